@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/mesh/pinned"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/test/wait"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
@@ -656,10 +657,8 @@ func TestSeveralEndpoints(t *testing.T) {
 		t.Fatalf("after one healed: %v", err)
 	}
 	names.UpdateState(at(gone.Addr().String()))
-	err := ask("")
-	for deadline := time.Now().Add(time.Minute); err == nil && time.Now().Before(deadline); {
-		err = ask("") // until gRPC has left the old address
-	}
+	var err error
+	wait.Until(t, "gRPC leaves the old address", func() bool { err = ask(""); return err != nil })
 	if !errors.As(err, &none) || len(none.Failures) != 1 || rejected(err, mesh.PeerUntrusted) {
 		t.Fatalf("after the healed one left: %v", err)
 	}

@@ -439,13 +439,12 @@ func TestHTTPRequests(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, answer.Body)
 	answer.Body.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if files, _ := os.ReadDir(dir); len(files) == 0 {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("%d files are left", len(files))
+	wait.UntilNil(t, "the files of the form are gone", func() error {
+		if files, _ := os.ReadDir(dir); len(files) > 0 {
+			return fmt.Errorf("%d files are left", len(files))
 		}
-	}
+		return nil
+	})
 	clock.set(time.Now().Add(1000 * time.Hour))
 	general, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, "https://"+ln.Addr().String(), nil)
 	if err != nil {

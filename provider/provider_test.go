@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/provider"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // rack is a provider of the tests: orders are done at once, and answers can be spoiled.
@@ -457,15 +457,11 @@ func TestCallerGoesAway(t *testing.T) {
 		_, err := c.Create(ctx, provider.Order{Machine: "m-00"})
 		done <- err
 	}()
-	for {
+	wait.Until(t, "the order is there", func() bool {
 		r.mu.Lock()
-		n := len(r.orders)
-		r.mu.Unlock()
-		if n > 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer r.mu.Unlock()
+		return len(r.orders) > 0
+	})
 	cancel()
 	if err := <-done; !errors.Is(err, provider.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable: nobody knows what became of it", err)

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Programs that hold a seed are in no core dump, and their own user cannot read
@@ -69,8 +70,7 @@ func TestProgramsWithSecretsAreHardened(t *testing.T) {
 			}()
 			proc := fmt.Sprintf("/proc/%d/", cmd.Process.Pid)
 			noCore := regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
-			problem := ""
-			for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			wait.UntilNil(t, "it is hardened", func() error {
 				limits, err := os.ReadFile(proc + "limits")
 				if err != nil {
 					t.Fatal(err)
@@ -85,18 +85,16 @@ func TestProgramsWithSecretsAreHardened(t *testing.T) {
 				}
 				switch {
 				case !noCore.Match(limits):
-					problem = "core dumps are on"
+					return errors.New("core dumps are on")
 				case info.Sys().(*syscall.Stat_t).Uid != 0:
-					problem = "its user can read its memory"
+					return errors.New("its user can read its memory")
 				case !regexp.MustCompile(`(?m)^VmLck:\s+[1-9]`).Match(status):
-					problem = "no page is locked"
+					return errors.New("no page is locked")
 				case !bytes.Contains(status, fmt.Appendf(nil, "Uid:\t%d\t", uid)):
 					t.Fatal("it runs as another user than was meant")
-				default:
-					return
 				}
-			}
-			t.Error(problem)
+				return nil
+			})
 		})
 	}
 }

@@ -345,18 +345,10 @@ func (f *streams) works(row, problem string) {
 
 func (f *streams) renews(node fealtyv1.NodeServiceClient) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 2*patience)
-	defer cancel()
-	for {
-		_, err := node.RenewIdentity(ctx, new(fealtyv1.RenewIdentityRequest))
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			f.t.Fatalf("the agent does not renew: %v", err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	wait.UntilNil(f.t, "the agent renews", func() error {
+		_, err := node.RenewIdentity(f.t.Context(), new(fealtyv1.RenewIdentityRequest))
+		return err
+	})
 }
 
 // streaming is a process with a stream.

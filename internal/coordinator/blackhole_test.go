@@ -58,19 +58,15 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { coordinatortest.WantOnlyNil(t, direct.Close()) }()
-	open := func() store.Store {
+	open := func() (st store.Store) {
 		// A machine that is busy with other tests may take longer to connect than a call of
 		// this store may.
-		for deadline := time.Now().Add(time.Minute); ; {
-			st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database),
+		wait.UntilNil(t, "the store is opened", func() (err error) {
+			st, err = postgres.Open(context.Background(), server.URLVia(way.Addr(), database),
 				postgres.Options{Timeout: swallowedTimeout})
-			if err == nil {
-				return st
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-		}
+			return err
+		})
+		return st
 	}
 	all := coordinatortest.CoordinatorsWith(t, open, func(cfg *coordinator.Config) {
 		cfg.Timing.Lease, cfg.Timing.Beat, cfg.Timing.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2,

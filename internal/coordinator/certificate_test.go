@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,25 +91,20 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	// status looks at the files, as the coordinator itself does every few seconds.
 	says := func(parts ...string) {
 		t.Helper()
-		var text string
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		wait.UntilNil(t, "status says it", func() error {
 			resp, err := r.Local().Status.GetStatus(r.Context(), &fealtyv1.GetStatusRequest{})
 			coordinatortest.WantOnlyNil(t, err)
-			text = resp.GetPhase() + " " + resp.GetPhaseReason()
+			text := resp.GetPhase() + " " + resp.GetPhaseReason()
 			for _, x := range resp.GetFindings() {
 				text += "\n" + x.GetCode() + " " + x.GetSummary()
 			}
-			missing := false
 			for _, p := range parts {
 				if no, is := strings.CutPrefix(p, "!"); is == strings.Contains(text, no) {
-					missing = true
+					return fmt.Errorf("not %q:\n%s", p, text)
 				}
 			}
-			if !missing {
-				return
-			}
-		}
-		t.Fatalf("status does not say %q:\n%s", parts, text)
+			return nil
+		})
 	}
 	says("recovery", "leads to a root of the manifest, and this one does not",
 		"coordinators (x509:subject:CN=coordinator-*)")

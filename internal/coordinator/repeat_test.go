@@ -111,10 +111,18 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			func(d *coordinatortest.Desk) func() error {
 				ledByAnother(d)
 				return func() error {
-					soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
+					// Nobody takes over here: it is not waited for once leadership is handed over.
+					waits, cancel := context.WithCancel(ctx)
 					defer cancel()
+					now := d.Store.Version(election.TermKey)
+					go func() {
+						for waits.Err() == nil && d.Store.Version(election.TermKey) == now {
+							time.Sleep(time.Millisecond)
+						}
+						cancel()
+					}()
 					_, err := coordinatortest.Served[fealtyv1.LeaderServiceServer](
-						d.C.Parts().Election.RegisterServices).TransferLeader(soon,
+						d.C.Parts().Election.RegisterServices).TransferLeader(waits,
 						&fealtyv1.TransferLeaderRequest{})
 					return err
 				}

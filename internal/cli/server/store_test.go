@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Every way in which a database cannot be opened has its code, its exit status and
@@ -156,20 +157,18 @@ func TestStoreAway(t *testing.T) {
 	}()
 	probe := func(name string, status int, holds string) {
 		t.Helper()
-		var got string
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		wait.UntilNil(t, fmt.Sprintf("%s is %d with %s", name, status, holds), func() error {
 			resp, err := http.Get("http://" + metrics + "/probe/" + name)
 			if err != nil {
-				got = err.Error()
-				continue
+				return err
 			}
+			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if got = fmt.Sprint(resp.StatusCode, " ", string(body), err); resp.StatusCode == status && strings.Contains(string(body), holds) {
-				return
+			if resp.StatusCode != status || !strings.Contains(string(body), holds) {
+				return fmt.Errorf("%d %s, %v", resp.StatusCode, body, err)
 			}
-		}
-		t.Fatalf("%s never was %d with %s: %s", name, status, holds, got)
+			return nil
+		})
 	}
 	probe("startup", 200, `"uninitialized"`)
 	socket := filepath.Join("c", "admin.sock")

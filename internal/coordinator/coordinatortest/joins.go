@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Attempt is one join that is ready to be made.
@@ -69,9 +70,7 @@ func AllAtOnce(d *Desk, t *testing.T, joins []*Attempt) {
 	var all sync.WaitGroup
 	before := d.Faults.Hits("join.before-commit")
 	all.Go(joins[0].Make)
-	for d.Faults.Hits("join.before-commit") == before { // the first is on its way alone
-		time.Sleep(100 * time.Microsecond)
-	}
+	wait.Until(t, "the first is on its way alone", func() bool { return d.Faults.Hits("join.before-commit") > before })
 	for _, a := range joins[1:] {
 		all.Go(a.Make)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // BenchmarkFailover measures, from the end of a leader, how long it takes until the term
@@ -113,9 +114,9 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		name := fmt.Sprintf("n%d", n)
 		others[0].Member(name)
 		for _, f := range others {
-			for f.C.Parts().Membership.Roster().Get("data/"+name).Version == 0 {
-				time.Sleep(time.Millisecond)
-			}
+			wait.Until(b, "the member is in the roster", func() bool {
+				return f.C.Parts().Membership.Roster().Get("data/"+name).Version != 0
+			})
 		}
 		began, ended := time.Now(), make(chan struct{})
 		if killed {

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // site is a coordinator that serves the web.
@@ -186,11 +187,7 @@ func TestNoKeysWithoutTheStore(t *testing.T) {
 		t.Errorf("beyond max_head_age: %d", got)
 	}
 	s.Link.Cut(nil)
-	for end := time.Now().Add(time.Minute); status() != http.StatusOK; <-time.After(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("with the store again nothing is told")
-		}
-	}
+	wait.Until(t, "with the store again it is told", func() bool { return status() == http.StatusOK })
 }
 
 // Answers are asked for again before a key that they lack signs, or one that they have is needed no
@@ -244,7 +241,6 @@ func TestCrowdsAreBounded(t *testing.T) {
 		}
 	}
 	refused := func() float64 { return coordinatortest.CounterOf(s.C.Registry(), "fealty_connections_refused_total") }
-	end := time.Now().Add(time.Minute)
 	crowd := func(name string, count int, from []string, want float64) {
 		t.Helper()
 		before := refused()
@@ -258,28 +254,25 @@ func TestCrowdsAreBounded(t *testing.T) {
 				t.Cleanup(func() { c.Close() })
 			}
 		}
-		for refused()-before < want && time.Now().Before(end) {
-			<-time.After(time.Millisecond)
-		}
-		if got := refused() - before; got < want {
-			t.Errorf("%s: %v connections were refused, want %v", name, got, want)
-		}
+		wait.UntilNil(t, "connections are refused", func() error {
+			if got := refused() - before; got < want {
+				return fmt.Errorf("%s: %v were, want %v", name, got, want)
+			}
+			return nil
+		})
 	}
 	if runtime.GOOS == "linux" { // elsewhere a machine has one address of its own
 		crowd("more than there are slots", 75, []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}, 40)
 	}
 	crowd("one address", 400, []string{"127.0.0.1"}, 200)
 	// The next second has room again.
-	for {
+	wait.UntilNil(t, "somebody gets in again", func() error {
 		c, err := tls.Dial("tcp", s.addr, s.tls)
-		if err == nil {
-			c.Close()
-			break
+		if err != nil {
+			return err
 		}
-		if time.Now().After(end) {
-			t.Fatalf("nobody gets in any more: %v", err)
-		}
-	}
+		return c.Close()
+	})
 }
 
 // Old versions of TLS are refused, and so is HTTP without it.

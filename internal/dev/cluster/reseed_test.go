@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // reseed gives the cluster a new seed, and returns the key of its root.
@@ -99,17 +100,14 @@ func TestReseed(t *testing.T) {
 	must(c.AwaitConnected(ctx, "node-a"))
 	// It was stopped as soon as it knew the root, maybe before it was sent what the keys
 	// under that signed: then it refuses what is on its disk, until it is.
-	for {
+	wait.UntilNil(t, "node-a holds all", func() error {
 		n, err := c.Node(ctx, "node-a")
-		if ctx.Err() != nil {
-			t.Fatalf("node-a holds %v, and refused %v", n.GetHeld(), n.GetRefusals())
-		}
 		must(err)
-		if len(n.GetRefusals()) == 0 && len(n.GetHeld()) > 2 {
-			break
+		if len(n.GetRefusals()) > 0 || len(n.GetHeld()) <= 2 {
+			return fmt.Errorf("it holds %v, and refused %v", n.GetHeld(), n.GetRefusals())
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 
 	// Two more, and a coordinator that started anew, while one is away.
 	must(c.StopMember("node-b"))

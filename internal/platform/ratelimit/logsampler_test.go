@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,21 +13,25 @@ import (
 
 // Lines beyond the rate are left out, and counted in the next one.
 func TestLogSampler(t *testing.T) {
-	var b strings.Builder
-	log := slog.New(slog.NewTextHandler(&b, nil))
-	s := ratelimit.NewLogSampler()
-	for range 10 * ratelimit.LogBurst {
-		s.Log(t.Context(), log, slog.LevelWarn, "refused")
-	}
-	if n := strings.Count(b.String(), "refused"); n < ratelimit.LogBurst || n > 2*ratelimit.LogBurst {
-		t.Fatalf("%d lines, want about %d", n, ratelimit.LogBurst)
-	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(), "left_out_before="); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing is said of the lines that were left out")
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		log := slog.New(slog.NewTextHandler(&b, nil))
+		s := ratelimit.NewLogSampler()
+		for range 10 * ratelimit.LogBurst {
+			s.Log(t.Context(), log, slog.LevelWarn, "refused")
 		}
-		s.Log(t.Context(), log, slog.LevelWarn, "refused")
-	}
+		if n := strings.Count(b.String(), "refused"); n != ratelimit.LogBurst || strings.Contains(b.String(), "left_out_before") {
+			t.Fatalf("%d lines, want %d", n, ratelimit.LogBurst)
+		}
+		time.Sleep(time.Second / ratelimit.LogLines)
+		b.Reset()
+		for range 2 {
+			s.Log(t.Context(), log, slog.LevelWarn, "refused")
+		}
+		if want := fmt.Sprintf("left_out_before=%d\n", 9*ratelimit.LogBurst); strings.Count(b.String(), "\n") != 1 || !strings.Contains(b.String(), want) {
+			t.Errorf("when there is room for a line again it is\n%swant one with %s", b.String(), want)
+		}
+	})
 }
 
 // What anybody can make for as long as they like is a few lines of each kind, and then one a minute that counts.

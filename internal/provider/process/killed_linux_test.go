@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/provider"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // The test binary serves as the provider that is killed: a real process, with real machines, that
@@ -178,12 +179,12 @@ func (s *served) up() *provider.Client {
 			return s.client
 		}
 	}
-	for end := time.Now().Add(time.Minute); s.run == nil; {
-		if time.Now().After(end) {
-			s.t.Fatal("the provider does not start")
+	wait.Until(s.t, "the provider starts", func() bool {
+		if s.run == nil {
+			s.startLocked()
 		}
-		s.startLocked()
-	}
+		return s.run != nil
+	})
 	s.refusesLocked()
 	return s.client
 }
@@ -259,17 +260,15 @@ func (s *served) startLocked() {
 }
 
 // answered calls a provider that runs until it answers.
-func answered[R any](s *served, call func(*provider.Client) (R, error)) R {
+func answered[R any](s *served, call func(*provider.Client) (R, error)) (r R) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
-		r, err := call(s.up())
-		if err == nil {
-			return r
-		}
-		if !errors.Is(err, provider.ErrUnavailable) || time.Now().After(end) {
+	wait.UntilNil(s.t, "an answer", func() (err error) {
+		if r, err = call(s.up()); err != nil && !errors.Is(err, provider.ErrUnavailable) {
 			s.t.Fatalf("after %v: %v", s.where(), err)
 		}
-	}
+		return err
+	})
+	return r
 }
 
 // act is what is done with a machine.
@@ -297,7 +296,7 @@ func (s *served) bring(machine, tenant string, a act) (orders int) {
 	}
 	operation := order()
 	orders = 1
-	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
+	wait.UntilNil(s.t, a.name+" of "+machine, func() error {
 		m := answered(s, func(c *provider.Client) (provider.Machine, error) { return c.Get(s.t.Context(), machine) })
 		switch {
 		case m.Operation != operation:
@@ -305,14 +304,13 @@ func (s *served) bring(machine, tenant string, a act) (orders int) {
 		case m.State == provider.Failed && a.name == configures.name && m.LastError == "its process ended":
 			operation = order()
 			orders++
-			continue
-		case m.State == provider.Failed || time.Now().After(end):
+		case m.State == provider.Failed:
 			s.t.Fatalf("%s of %s, which was killed %v: it is %s (%s)", a.name, machine, s.where(), m.State, m.LastError)
-		case m.State != a.want || m.State == provider.Configured && !s.works(machine):
-			continue // the last may fail yet: its process never became its command
+		case m.State == a.want && (m.State != provider.Configured || s.works(machine)):
+			return nil // otherwise it may fail yet: its process never became its command
 		}
-		break
-	}
+		return fmt.Errorf("it was killed %v, and is %s (%s)", s.where(), m.State, m.LastError)
+	})
 	if again := order(); again != operation {
 		s.t.Errorf("%s of %s again, after %v: operation %s, want %s", a.name, machine, s.where(), again, operation)
 	}
@@ -321,16 +319,14 @@ func (s *served) bring(machine, tenant string, a act) (orders int) {
 		want = 1
 	}
 	var found map[int]string
-	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
+	wait.UntilNil(s.t, "its processes after "+a.name, func() error {
 		found = running(s.t, filepath.Join(s.dir, "data"))
 		maps.DeleteFunc(found, func(_ int, who string) bool { return !strings.HasPrefix(who, machine+" ") })
-		if len(found) == want {
-			break
+		if len(found) != want {
+			return fmt.Errorf("%s has %v, killed %v: want %d", machine, found, s.where(), want)
 		}
-		if time.Now().After(end) {
-			s.t.Fatalf("%s has the processes %v after %s, killed %v: want %d", machine, found, a.name, s.where(), want)
-		}
-	}
+		return nil
+	})
 	for pid, who := range found {
 		if who != machine+" "+tenant || pid != s.pidOf(machine) {
 			s.t.Errorf("pid %d works for %q, and the machine %s of %s has pid %d", pid, who, machine, tenant, s.pidOf(machine))

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A process is gone when it ended, waited for or not, and when another one has its pid; one
@@ -32,11 +33,7 @@ func TestLook(t *testing.T) {
 		t.Error("another process with its pid is taken for it")
 	}
 	in.Close()
-	for end := time.Now().Add(time.Minute); alive(is); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a process that ended, and that nobody waited for, is alive")
-		}
-	}
+	wait.Until(t, "a process that ended, and that nobody waited for, is not alive", func() bool { return !alive(is) })
 	if _, err := look(is.PID); !errors.Is(err, errGone) {
 		t.Errorf("a zombie of the system: %v", err)
 	}

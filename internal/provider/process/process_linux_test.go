@@ -56,6 +56,17 @@ type site struct {
 	refused []error // guarded by mu
 }
 
+// openUnlocked opens machines. A process that another test starts at this moment has the lock too, until it
+// runs its program.
+func openUnlocked(t testing.TB, cfg process.Config) (machines *process.Provider, err error) {
+	t.Helper()
+	wait.Until(t, "nobody has the lock", func() bool {
+		machines, err = process.Open(cfg)
+		return !errors.Is(err, durable.ErrLocked)
+	})
+	return machines, err
+}
+
 func (s *site) statements() fence.Authority {
 	public := s.key.Public().(ed25519.PublicKey)
 	return fence.Authority{Cluster: cluster, Key: func(id string) (ed25519.PublicKey, bool) { return public, id == fence.KeyID(public) }}
@@ -101,13 +112,7 @@ func (s *site) start() {
 			`trap 'head -c 20000000 /dev/zero; while [ ! -e end ]; do sleep 0.02; done; exit' TERM; echo ready; while :; do sleep 0.02; done`},
 			Slots: 1, Domain: "rack-1"},
 	}}
-	machines, err := process.Open(cfg)
-	// A process that another test starts at this moment has the lock too, until it runs its
-	// program.
-	for end := time.Now().Add(2 * time.Minute); errors.Is(err, durable.ErrLocked) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-		machines, err = process.Open(cfg)
-	}
+	machines, err := openUnlocked(s.t, cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -700,11 +705,7 @@ func TestDamagedFile(t *testing.T) {
 		if err := os.WriteFile(file, []byte(damaged), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p, err := process.Open(process.Config{Dir: s.dir, Profiles: []process.Profile{{Name: "sleeper", Command: []string{"true"}, Slots: 1}}})
-		for errors.Is(err, durable.ErrLocked) {
-			time.Sleep(time.Millisecond)
-			p, err = process.Open(process.Config{Dir: s.dir, Profiles: []process.Profile{{Name: "sleeper", Command: []string{"true"}, Slots: 1}}})
-		}
+		p, err := openUnlocked(t, process.Config{Dir: s.dir, Profiles: []process.Profile{{Name: "sleeper", Command: []string{"true"}, Slots: 1}}})
 		if err == nil {
 			p.Close()
 			t.Errorf("%s: the file was believed", name)

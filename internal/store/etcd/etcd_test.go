@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/test/testlane"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // server is the one that all tests share; each has a prefix of its own. Tests do
@@ -38,14 +38,14 @@ func run(m *testing.M) int {
 
 func openAt(t testing.TB, url string, o etcd.Options) *etcd.Store {
 	t.Helper()
-	s, err := etcd.Open(context.Background(), url, o)
+	var s *etcd.Store
 	// A server of a busy machine may be slower than an impatient client waits.
-	for end := time.Now().Add(time.Minute); errors.Is(err, context.DeadlineExceeded) && time.Now().Before(end); {
-		s, err = etcd.Open(context.Background(), url, o)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	wait.UntilNil(t, "the store is opened", func() (err error) {
+		if s, err = etcd.Open(context.Background(), url, o); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		return err
+	})
 	t.Cleanup(func() { s.Close() })
 	return s
 }

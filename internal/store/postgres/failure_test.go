@@ -29,17 +29,15 @@ var impatient = postgres.Options{Timeout: time.Second, Heartbeat: 50 * time.Mill
 
 // outcome asks until there is an answer: as long as the server does not know
 // either, it is none.
-func outcome(t *testing.T, s store.Store, id string) (store.Revision, error) {
+func outcome(t *testing.T, s store.Store, id string) (r store.Revision, err error) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
-		r, err := s.Outcome(t.Context(), id)
-		if err == nil || errors.Is(err, store.ErrNotFound) {
-			return r, err
+	wait.UntilNil(t, "an outcome", func() error {
+		if r, err = s.Outcome(t.Context(), id); errors.Is(err, store.ErrNotFound) {
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Outcome: %v", err)
-		}
-	}
+		return err
+	})
+	return r, err
 }
 
 // TestLostCommit loses each part of a commit, in each way, and looks at what the
@@ -202,17 +200,15 @@ func TestLostNotices(t *testing.T) {
 		}
 		// Its last question is whether it listens, or for the keys that were written. It may
 		// still be on its way back from the last round; while the commit waits it tries.
-		for end := time.Now().Add(time.Minute); ; {
+		wait.Until(t, "a listener is ended", func() bool {
 			ended := 0
 			err := conn.QueryRow(t.Context(), `select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 				and (query like '%pg_listening_channels%' or query like 'select key from fealty_log where seq%')`).Scan(&ended)
-			if err == nil && ended > 0 {
-				break
+			if err != nil {
+				t.Fatal(err)
 			}
-			if err != nil || time.Now().After(end) {
-				t.Fatalf("%d listeners ended, %v", ended, err)
-			}
-		}
+			return ended > 0
+		})
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}

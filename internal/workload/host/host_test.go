@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/test/member"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -249,13 +250,13 @@ func TestRestartedAgentServesFromDisk(t *testing.T) {
 	m := joined(t, f, "node-a")
 	put(t, f, service("billing", fmt.Sprintf("workload: {uid: %d}\n", os.Getuid())))
 	first := m.program().until("svid")
-	kept, err := filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem"))
-	for end := time.Now().Add(time.Minute); len(kept) == 0 && time.Now().Before(end); {
-		kept, err = filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem"))
-	}
-	if err != nil || len(kept) != 1 {
-		t.Fatalf("on disk: %v, %v", kept, err)
-	}
+	var kept []string
+	wait.UntilNil(t, "it is on disk", func() (err error) {
+		if kept, err = filepath.Glob(filepath.Join(m.Dir, "workloads", "*.pem")); len(kept) != 1 {
+			return fmt.Errorf("%v, %v", kept, err)
+		}
+		return err
+	})
 	if info, err := os.Stat(kept[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}

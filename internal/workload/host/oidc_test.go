@@ -128,19 +128,16 @@ func (i *issuer) rotated() {
 		Deadline: durationpb.New(time.Hour), Reason: "test"}); err != nil {
 		i.t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; {
+	wait.UntilNil(i.t, "the rotation ends", func() error {
 		resp, err := trust.GetTrust(i.t.Context(), &fealtyv1.GetTrustRequest{})
 		if err != nil {
 			i.t.Fatal(err)
 		}
-		if t := resp.GetTrust(); t.GetRotation() == nil && len(t.GetConfigKeys()) == 1 {
-			return
+		if t := resp.GetTrust(); t.GetRotation() != nil || len(t.GetConfigKeys()) != 1 {
+			return fmt.Errorf("%v", t.GetRotation())
 		}
-		if time.Now().After(end) {
-			i.t.Fatalf("the rotation does not end: %v", resp.GetTrust().GetRotation())
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // A token that an unmodified SPIFFE client got is verified by an unmodified client of OpenID Connect

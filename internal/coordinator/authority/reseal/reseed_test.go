@@ -444,17 +444,15 @@ func TestReseedInterrupted(t *testing.T) {
 				} else {
 					f.C.Parts().Head.LookAgain()
 				}
-				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+				wait.UntilNil(t, "all is settled", func() error {
 					s := f.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
 						!f.C.Parts().Moves.Reseal.Unsettled() && unlocked(f) {
-						break
+						return nil
 					}
-					if time.Now().After(deadline) {
-						t.Fatalf("phase %s (%s), want ready under seed epoch %d; unlocked: %v", s.Phase, s.Reason,
-							tc.epoch, unlocked(f))
-					}
-				}
+					return fmt.Errorf("phase %s (%s), want ready under seed epoch %d; unlocked: %v", s.Phase, s.Reason,
+						tc.epoch, unlocked(f))
+				})
 				if got := recordText(f); got != records {
 					t.Errorf("the records are\n%s\nwant\n%s", got, records)
 				}

@@ -21,6 +21,7 @@ import (
 	peerstatus "github.com/fealty-io/fealty/internal/coordinator/peer/status"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Whichever coordinator is asked shows what all of them hear, does not take a member
@@ -156,16 +157,10 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 // answer in the second that it has. At each try nothing that was said before is fresh.
 func eventually(t *testing.T, who string, check func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	wait.UntilNil(t, who+" hears it", func() error {
 		time.Sleep(peerstatus.Fresh)
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", who, err)
-		}
-	}
+		return check()
+	})
 }
 
 // Nobody is removed while nobody can say which coordinators there are.

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // together is a fleet of coordinators that share the clock by which they hear each other.
@@ -130,15 +131,11 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	first.Start()
 	first.Await(authority.Ready)
 	coordinatortest.AwaitReplica(first, func(r peer.Record) bool { return r.Phase == "ready" && !r.Stopped })
-	until := time.Now().Add(time.Minute)
-	silent := func() bool {
+	wait.Until(t, "the first is heard again", func() bool {
 		x.ask(second, third)
 		since, _ := second.C.Parts().Peers.Silent(enrolmentKey(first))
-		return since >= peer.After
-	}
-	for silent() && time.Now().Before(until) {
-		time.Sleep(20 * time.Millisecond) // the pause of a connection that failed
-	}
+		return since < peer.After
+	})
 	finds(t, second, ofCoordinators)
 
 	third.Stop()
@@ -281,13 +278,12 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	// The time that passed ended the first lease: whoever leads now finds it by itself.
 	var leader, other *coordinatortest.Fleet
 	var own []*fealtyv1.Finding
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	wait.Until(t, "the leader finds something itself", func() bool {
 		one, _, others := coordinatortest.AwaitLeader(t, x.all...)
 		leader, other = one, others[0]
-		if own = found(leader); len(own) > 0 && own[0].GetCoordinator() == "" {
-			break
-		}
-	}
+		own = found(leader)
+		return len(own) > 0 && own[0].GetCoordinator() == ""
+	})
 	name := leader.C.Parts().Self.NameIn(leader.State().Manifest)
 	x.ask(other)
 	told := found(other)
