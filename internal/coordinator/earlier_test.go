@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -123,6 +124,15 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 		coordinatortest.WantWholeAt(d, t, p)
 		if got := len(d.Store.Keys(publication.IndexPrefix)) > 0; got != want {
 			t.Errorf("%s, and contents are in parts: %v", when, got)
+		}
+		if _, err := other.Parts().Publication.Publish(t.Context(), other.Parts().Head.State(), publication.NewPublisher()); err != nil {
+			t.Fatal(err)
+		}
+		followed := other.Parts().Publication.View() // by what was written since
+		for hash, raw := range p.Contents() {
+			if !bytes.Equal(followed.Content(hash), raw) {
+				t.Errorf("%s, and another coordinator lacks content %s", when, hash)
+			}
 		}
 		again, err := other.Parts().Publication.Load(t.Context(), other.Parts().Head.State())
 		if err != nil || !again.Serves() || again.Tree.Root() != p.Tree.Root() {

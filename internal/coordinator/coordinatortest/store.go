@@ -17,24 +17,25 @@ import (
 )
 
 // MemStore is a [storetest.Memory] with fault switches: it can be down, and it can
-// lose the answers of writes that happened, or of writes that did not. It follows no changes.
+// lose the answers of writes that happened, or of writes that did not. It watches no key.
 type MemStore struct {
 	db     *storetest.Memory
 	handle store.Store // of db, without faults
 
 	Mu      sync.Mutex
-	down    error          // what every call returns; guarded by Mu
-	unread  string         // the family that cannot be listed; "": every one can; guarded by Mu
-	lost    []LostAnswer   // of the next commits; guarded by Mu
-	before  func(store.Tx) // called before each commit, without the lock; guarded by Mu
-	after   func(store.Tx) // called after each commit that was applied, without the lock; guarded by Mu
-	answers int            // calls until it is down with ErrDown; -1: it stays up; guarded by Mu
-	hangs   bool           // what is down answers nobody, instead of failing; guarded by Mu
-	refuses error          // what every write returns while reads go on; guarded by Mu
-	counted string         // what of it is read is counted; guarded by Mu
-	read    int            // entries below counted that were read; guarded by Mu
-	called  int            // how many calls there were; guarded by Mu
-	onFull  func()         // called after each write that was refused, without the lock; guarded by Mu
+	down    error                           // what every call returns; guarded by Mu
+	unread  string                          // the family that cannot be listed; "": every one can; guarded by Mu
+	lost    []LostAnswer                    // of the next commits; guarded by Mu
+	before  func(store.Tx)                  // called before each commit, without the lock; guarded by Mu
+	after   func(store.Tx)                  // called after each commit that was applied, without the lock; guarded by Mu
+	answers int                             // calls until it is down with ErrDown; -1: it stays up; guarded by Mu
+	hangs   bool                            // what is down answers nobody, instead of failing; guarded by Mu
+	refuses error                           // what every write returns while reads go on; guarded by Mu
+	counted string                          // what of it is read is counted; guarded by Mu
+	read    int                             // entries below counted that were read; guarded by Mu
+	called  int                             // how many calls there were; guarded by Mu
+	told    func(store.Change) store.Change // what Changes makes of each; guarded by Mu
+	onFull  func()                          // called after each write that was refused, without the lock; guarded by Mu
 }
 
 // ErrFull is how a store refuses a write for which it has no space.
@@ -130,9 +131,12 @@ func Losses() []LostAnswer {
 // lane, and in all of them in the nightly one. Each is a cluster that is made anew.
 func InTurn[T any](n int, all ...T) []T { return testlane.Rounds(all[n%len(all):][:1], all) }
 
+// keptChanges is of how many commits a [MemStore] keeps what they changed.
+const keptChanges = 64
+
 // NewMemStore returns an empty one.
 func NewMemStore() *MemStore {
-	db := storetest.NewMemory(1)
+	db := storetest.NewMemory(keptChanges)
 	return &MemStore{db: db, handle: db.Open(), answers: -1}
 }
 
@@ -402,11 +406,35 @@ func (m *MemStore) Watch(ctx context.Context, _ string) iter.Seq2[store.Entry, e
 	}
 }
 
-func (m *MemStore) Changes(ctx context.Context, _ string, _ store.Revision) iter.Seq2[store.Change, error] {
+func (m *MemStore) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
 	return func(yield func(store.Change, error) bool) {
-		<-ctx.Done()
-		yield(store.Change{}, ctx.Err())
+		if err := m.enter(ctx); err != nil {
+			yield(store.Change{}, err)
+			return
+		}
+		alter := m.told
+		m.Mu.Unlock()
+		for ch, err := range m.handle.Changes(ctx, prefix, after) {
+			if alter != nil && err == nil {
+				ch = alter(ch)
+			}
+			m.Mu.Lock()
+			for _, e := range ch.Put {
+				m.countLocked(e.Key)
+			}
+			m.Mu.Unlock()
+			if !yield(ch, err) {
+				return
+			}
+		}
 	}
+}
+
+// Tell has changes told as f makes them, from the next call of Changes on; nil: as they are.
+func (m *MemStore) Tell(f func(store.Change) store.Change) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.told = f
 }
 
 func (m *MemStore) Close() error { return nil }

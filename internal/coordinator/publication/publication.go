@@ -118,6 +118,7 @@ type Publication struct {
 	compileReport      atomic.Pointer[compileReport] // nil before the first compile
 	mirrors            *mirrorPublisher              // nil without a PublishDir
 	begun              begun                         // by the last Publisher; touched by Publish alone
+	readWhole          time.Time                     // when all was read last; touched by Publish alone
 }
 
 // New returns a [Publication] that serves nothing yet.

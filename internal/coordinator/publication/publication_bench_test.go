@@ -73,10 +73,11 @@ type figures struct {
 	p *publication.Publisher
 
 	commits, records, bytes int // of transactions of the publication
+	conditions, deletes     int
 }
 
 // newFigures returns a cluster of n members that were told what they are.
-func newFigures(b *testing.B, n int) *figures {
+func newFigures(b testing.TB, n int) *figures {
 	b.Helper()
 	f := &figures{d: coordinatortest.ReadyDesk(b, figureEntries), p: publication.NewPublisher()}
 	b.Cleanup(func() { f.d.C.Close() })
@@ -102,6 +103,8 @@ func newFigures(b *testing.B, n int) *figures {
 	f.d.Store.Follow(func(tx store.Tx) {
 		f.commits++
 		f.records += len(tx.Put)
+		f.conditions += len(tx.If)
+		f.deletes += len(tx.Delete)
 		for _, w := range tx.Put {
 			f.bytes += len(w.Key) + len(w.Value)
 		}
@@ -109,7 +112,7 @@ func newFigures(b *testing.B, n int) *figures {
 	return f
 }
 
-func (f *figures) write(b *testing.B, was store.Revision, r record.Member) {
+func (f *figures) write(b testing.TB, was store.Revision, r record.Member) {
 	b.Helper()
 	ch := f.d.State().Records.NewChange(f.d.State().HeadVersion)
 	ch.Put(record.MemberKey(r.Kind, r.Name), was, r)
@@ -121,7 +124,7 @@ func (f *figures) write(b *testing.B, was store.Revision, r record.Member) {
 }
 
 // publish publishes until there is nothing more to do.
-func (f *figures) publish(b *testing.B) {
+func (f *figures) publish(b testing.TB) {
 	b.Helper()
 	for more := true; more; {
 		var err error
@@ -131,6 +134,9 @@ func (f *figures) publish(b *testing.B) {
 	}
 }
 
+// reset begins to count anew.
+func (f *figures) reset() { f.commits, f.records, f.bytes, f.conditions, f.deletes = 0, 0, 0, 0, 0 }
+
 // measure publishes what change changes, which is left out.
 func (f *figures) measure(b *testing.B, change func()) {
 	var took time.Duration
@@ -138,7 +144,7 @@ func (f *figures) measure(b *testing.B, change func()) {
 	for b.Loop() {
 		b.StopTimer()
 		change()
-		f.commits, f.records, f.bytes = 0, 0, 0
+		f.reset()
 		before := cpuTime(b)
 		b.StartTimer()
 		f.publish(b)

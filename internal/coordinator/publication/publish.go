@@ -248,7 +248,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		*b = *NewPublisher()
 		under := begun{term, s.HeadVersion}
 		b.races.late, c.begun = c.begun == under, under
-		if !read {
+		if read < readAll {
 			if p, err = c.again(ctx, s, b, p); err != nil {
 				return false, err
 			}
@@ -256,7 +256,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		b.term = term
 	}
 	b.meet(p)
-	if read {
+	if read > readNothing {
 		b.leave(p)
 	}
 	b.races.late = b.races.late && len(b.over(p)) > 0
@@ -367,24 +367,38 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	return w.more, c.sweep(ctx, s, leads, b, after, w.more)
 }
 
+// reading is how much of a publication was read.
+type reading int
+
+const (
+	readNothing reading = iota // it was in memory
+	readChanges                // what was written since the one in memory
+	readAll
+)
+
 // current returns the publication that the store holds: the one in
-// memory, unless another replica wrote since. It reports whether it was read.
-func (c *Publication) current(ctx context.Context, s *authority.State) (p *View, read bool, err error) {
+// memory, unless another replica wrote since. It reports what of it was read.
+func (c *Publication) current(ctx context.Context, s *authority.State) (p *View, read reading, err error) {
 	e, err := c.cfg.Store.Get(ctx, StateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, false, err
+		return nil, readNothing, err
 	}
 	have := c.publication.Load()
 	if have != nil && have.State.Version == e.Version {
-		return have, false, nil
+		return have, readNothing, nil
 	}
-	if p, err = c.Load(ctx, s); err != nil {
-		return nil, false, err
+	read = readChanges
+	if p = c.since(ctx, s, have, e.Version); p == nil {
+		read = readAll
+		if p, err = c.Load(ctx, s); err != nil {
+			return nil, readNothing, err
+		}
+		c.readWhole = c.cfg.Now()
 	}
 	if p.State.Exists() {
 		c.serve(p)
 	}
-	return p, true, nil
+	return p, read, nil
 }
 
 // again reads the publication p once more, for a leader that begins: who led before may have written
@@ -394,6 +408,7 @@ func (c *Publication) again(ctx context.Context, s *authority.State, b *Publishe
 	if err != nil {
 		return nil, err
 	}
+	c.readWhole = c.cfg.Now()
 	b.meet(found)
 	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() &&
 		found.storesAs(p) { // nor were contents stored anew

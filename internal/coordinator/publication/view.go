@@ -203,6 +203,36 @@ type step struct {
 // contents, which has new ones. Those are divided if divides says so; if it does not, none is any more.
 func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[string][]byte,
 	divides bool) (*View, step) {
+	next, changes := p.step(put, drop, func(hash string) *stored {
+		if contents[hash] == nil {
+			return nil
+		}
+		c := &stored{raw: contents[hash]}
+		if divides {
+			_, list := chunk.Split(c.raw)
+			for _, part := range list {
+				c.parts = append(c.parts, chunkName(sha256.Sum256(part)))
+			}
+		}
+		return c
+	})
+	if !divides && next.divided > 0 {
+		for hash, c := range next.contents.all() {
+			if c.parts == nil {
+				continue
+			}
+			next.name(c.parts, -1)
+			next.contents = next.contents.with(hash, &stored{raw: c.raw, uses: c.uses})
+			changes.fresh, changes.retired = append(changes.fresh, hash), append(changes.retired, hash)
+		}
+		next.divided = 0
+	}
+	return next, changes
+}
+
+// step returns p after a commit that put some headers and dropped others, where fresh tells how a content is stored
+// that p does not have; nil: it is not.
+func (p *View) step(put []*Published, drop map[HeaderPath]bool, fresh func(hash string) *stored) (*View, step) {
 	next := &View{contents: p.contents, divided: p.divided, parts: p.parts, groups: p.groups, messages: new(sync.Map)}
 	uses := make(map[string]int) // more than before, or less, by hash
 	count := func(path HeaderPath, h *HeaderRecord, by int) {
@@ -228,18 +258,7 @@ func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[str
 		if !ok {
 			was = new(stored)
 		}
-		next.store(hash, was, was.uses+by, contents[hash], divides, &changes)
-	}
-	if !divides && next.divided > 0 {
-		for hash, c := range next.contents.all() {
-			if c.parts == nil {
-				continue
-			}
-			next.name(c.parts, -1)
-			next.contents = next.contents.with(hash, &stored{raw: c.raw, uses: c.uses})
-			changes.fresh, changes.retired = append(changes.fresh, hash), append(changes.retired, hash)
-		}
-		next.divided = 0
+		next.store(hash, was, was.uses+by, fresh, &changes)
 	}
 	var changed []int
 	var from int
@@ -248,8 +267,8 @@ func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[str
 	return next, changes
 }
 
-// store has p keep a content, or leave it out if nothing uses it. raw are its bytes, if it is a new one.
-func (p *View) store(hash string, was *stored, uses int, raw []byte, divides bool, changes *step) {
+// store has p keep a content, or leave it out if nothing uses it. One that was not kept is as fresh tells.
+func (p *View) store(hash string, was *stored, uses int, fresh func(hash string) *stored, changes *step) {
 	c := &stored{raw: was.raw, parts: was.parts, uses: uses}
 	if uses == 0 {
 		if p.contents = p.contents.without(hash); was.raw != nil {
@@ -258,16 +277,12 @@ func (p *View) store(hash string, was *stored, uses int, raw []byte, divides boo
 		}
 		return
 	}
-	if was.raw == nil && raw != nil {
-		if c.raw = raw; divides {
-			_, list := chunk.Split(raw)
-			for _, part := range list {
-				sum := sha256.Sum256(part)
-				c.parts = append(c.parts, hex.EncodeToString(sum[:]))
-			}
+	if was.raw == nil {
+		if is := fresh(hash); is != nil {
+			c.raw, c.parts = is.raw, is.parts
 			p.name(c.parts, 1)
+			changes.fresh = append(changes.fresh, hash)
 		}
-		changes.fresh = append(changes.fresh, hash)
 	}
 	p.contents = p.contents.with(hash, c)
 }
@@ -464,7 +479,7 @@ func (x *pieces) join(contents map[string]*stored) (bad []authority.Suspect) {
 		}
 		c := &stored{raw: content}
 		for _, part := range named {
-			c.parts = append(c.parts, hex.EncodeToString(part[:]))
+			c.parts = append(c.parts, chunkName(part))
 		}
 		contents[name] = c
 	}
@@ -472,7 +487,7 @@ func (x *pieces) join(contents map[string]*stored) (bad []authority.Suspect) {
 }
 
 func (x *pieces) part(hash chunk.Hash) ([]byte, error) {
-	if part, ok := x.parts[hex.EncodeToString(hash[:])]; ok {
+	if part, ok := x.parts[chunkName(hash)]; ok {
 		return part, nil
 	}
 	return nil, errNoPart
@@ -492,6 +507,9 @@ func (x *pieces) orphans(p *View) (keys []string) {
 	}
 	return keys
 }
+
+// chunkName is how keys and lists have the hash of a part.
+func chunkName(hash chunk.Hash) string { return hex.EncodeToString(hash[:]) }
 
 func parseHash(name string) (chunk.Hash, error) {
 	raw, err := hex.DecodeString(name)
