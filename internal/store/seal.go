@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"hash"
 	"log/slog"
 	"slices"
+	"sync"
 )
 
 // sealVersion is the first byte of every sealed value.
@@ -29,6 +31,15 @@ const sealContext = "fealty store record v1\x00"
 // It is safe for concurrent use, and never shows its key.
 type Authenticator struct {
 	key []byte
+	// keyed holds *coder values that have the key already: whoever reads all records of a family opens as many.
+	keyed sync.Pool
+}
+
+// coder makes codes under one key, one after the other.
+type coder struct {
+	mac  hash.Hash
+	head []byte // of what the code is over, all before the value
+	code []byte
 }
 
 // NewAuthenticator returns an Authenticator for key, which it copies. The key
@@ -64,24 +75,39 @@ func (a *Authenticator) Open(key string, sealed []byte) ([]byte, error) {
 		return nil, fmt.Errorf("store: %q, %d bytes: %w", key, len(sealed), ErrForged)
 	}
 	value := sealed[SealBytes:]
-	want := a.appendCode(make([]byte, 0, sha256.Size), key, value)
-	if !hmac.Equal(want, sealed[1:SealBytes]) {
+	c := a.coder()
+	defer a.keyed.Put(c)
+	if !hmac.Equal(c.sum(key, value), sealed[1:SealBytes]) {
 		return nil, fmt.Errorf("store: %q, %d bytes: %w", key, len(sealed), ErrForged)
 	}
 	return value, nil
 }
 
 func (a *Authenticator) appendCode(dst []byte, key string, value []byte) []byte {
-	h := hmac.New(sha256.New, a.key)
-	var n [8]byte
-	h.Write([]byte(sealContext))
-	binary.BigEndian.PutUint64(n[:], uint64(len(key)))
-	h.Write(n[:])
-	h.Write([]byte(key))
-	binary.BigEndian.PutUint64(n[:], uint64(len(value)))
-	h.Write(n[:])
-	h.Write(value)
-	return h.Sum(dst)
+	c := a.coder()
+	defer a.keyed.Put(c)
+	return append(dst, c.sum(key, value)...)
+}
+
+// coder returns one that nobody else has; it is to be put back.
+func (a *Authenticator) coder() *coder {
+	if c, ok := a.keyed.Get().(*coder); ok {
+		return c
+	}
+	return &coder{mac: hmac.New(sha256.New, a.key)}
+}
+
+// sum returns the code of value under key, until the next one.
+func (c *coder) sum(key string, value []byte) []byte {
+	c.head = append(c.head[:0], sealContext...)
+	c.head = binary.BigEndian.AppendUint64(c.head, uint64(len(key)))
+	c.head = append(c.head, key...)
+	c.head = binary.BigEndian.AppendUint64(c.head, uint64(len(value)))
+	c.mac.Reset()
+	c.mac.Write(c.head)
+	c.mac.Write(value)
+	c.code = c.mac.Sum(c.code[:0])
+	return c.code
 }
 
 const hidden = "store.Authenticator(key hidden)"
