@@ -32,8 +32,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/clitest"
 	"github.com/fealty-io/fealty/internal/cli/command"
-	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/term"
+	"github.com/fealty-io/fealty/internal/coordinator/member/condition"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/mesh"
@@ -925,12 +925,12 @@ func TestAlteredMemberIsNamed(t *testing.T) {
 func TestLostLogOfAMemberIsShown(t *testing.T) {
 	m := &fealtyv1.Member{Kind: "data", Name: "node-a", State: "active", Contact: "connected",
 		SvidNotAfter: timestamppb.New(clitest.Now.Add(time.Hour)), Live: &fealtyv1.Live{Connected: true}}
-	if need := member.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) > 0 {
+	if need := condition.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) > 0 {
 		t.Errorf("one that is well needs somebody")
 	}
 	m.Live.LogProblem, m.Live.LogDropped = "nobody reads it any more", 7
 	m.Live.LogProblemSince = timestamppb.New(clitest.Now.Add(-time.Minute))
-	if need := member.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) != 1 {
+	if need := condition.NeedSomebody([]*fealtyv1.Member{m}, clitest.Now); len(need) != 1 {
 		t.Errorf("one whose log is lost needs nobody")
 	}
 	c := &clitest.Answering{Member: &fealtyv1.GetMemberResponse{Member: m}}

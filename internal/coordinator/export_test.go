@@ -12,9 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
@@ -139,3 +141,12 @@ func (x health) Liveness() probeAnswer { return x.liveness() }
 func (x health) Readiness() probeAnswer { return x.readiness() }
 
 func (x health) Startup() probeAnswer { return x.startup() }
+
+// FoundOf is what a look finds of members if a message is made of each of them, whether it is well or not.
+func FoundOf(ctx context.Context, c *Coordinator, st *fealtyv1.GetStatusResponse, all []*fealtyv1.Member) (
+	found []*fealtyv1.Finding, b *fealtyv1.Baseline, contacts *fealtyv1.Contacts, err error) {
+	s, of := c.parts.Head.State(), &member.Roll{Said: all}
+	found = findings(st, all, c.joinBy(s.Manifest), c.now(), c.parts.Membership.ListensSince())
+	claims, err := c.parts.Membership.Claims(ctx, s, all)
+	return append(found, claims...), baseline(s.Manifest, of), of.Contacts(), err
+}

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
-	"github.com/fealty-io/fealty/internal/store"
 )
 
 // statusReadTimeout bounds how long status waits for the store, before it says what
@@ -62,12 +61,19 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Members, out.NextPageToken, _, err = c.parts.Membership.List(ctx, s, "", from, nil)
 		return out, err
 	}
-	out, all, at, err := c.look(ctx, s)
+	if req.GetNeedSomebody() && from.First() {
+		out, all, err := c.look(ctx, s, member.Page{})
+		if err != nil {
+			return nil, err
+		}
+		out.Members = all.NeedSomebody(out.GetNow().AsTime(), from.Size())
+		return out, nil
+	}
+	out, all, err := c.look(ctx, s, from)
 	if err != nil {
 		return nil, err
 	}
-	from.At = at
-	out.Members, out.NextPageToken = from.Cut(all)
+	out.Members, out.NextPageToken = all.Page, all.Next
 	return out, nil
 }
 
@@ -82,10 +88,11 @@ func (c *Coordinator) introduction(ctx context.Context, s *authority.State) *fea
 }
 
 // look looks at all that there is, and returns what it came to but the members, which are
-// apart, with the revision that they are of.
-func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealtyv1.GetStatusResponse,
-	all []*fealtyv1.Member, at store.Revision, err error) {
-	out = c.introduction(ctx, s)
+// apart, with the first page of them as it is asked for.
+func (c *Coordinator) look(ctx context.Context, s *authority.State, from member.Page) (out *fealtyv1.GetStatusResponse,
+	all *member.Roll, err error) {
+	out, all = c.introduction(ctx, s), &member.Roll{}
+	now := out.GetNow().AsTime()
 	var unread []string // what the store did not say
 	defer func() {
 		if err == nil {
@@ -118,7 +125,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		}
 		out.Findings = slices.Concat(out.Findings, c.parts.StoreGuard.RefusingFindings(),
 			c.parts.StoreGuard.OutageFindings(calls), c.logFindings(s))
-		return out, nil, 0, nil
+		return out, all, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
 	out.Leader = c.parts.Election.Message()
@@ -135,7 +142,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, at, err = c.parts.Membership.Recorded(reading, s)
+	from.At, err = c.parts.Membership.Sync(reading, s)
 	var trust current.Shown
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
@@ -157,34 +164,37 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 		out.Findings = append(append(out.Findings, c.parts.Peers.MissedFindings()...), c.logFindings(s)...)
 		out.Findings = c.parts.Peers.AddTold(out.Findings)
 		if _, err := c.parts.Head.DegradedState("read the members", err); err != nil {
-			return out, nil, at, nil
+			return out, all, nil
 		}
 		out.Findings = append(out.Findings, c.parts.Membership.ForgedFindings()...)
-		known := c.parts.Membership.Known(s, record.MemberPrefix)
-		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.parts.Membership.Contacts(known)
-		return out, known, at, nil
+		all = c.parts.Membership.RollKnown(s, now, from)
+		out.Baseline, out.Contacts, out.Counts = baseline(s.Manifest, all), all.Contacts(), all.Counts
+		return out, all, nil
 	case err != nil:
-		return nil, nil, 0, err
+		return nil, nil, err
 	}
+	c.parts.Membership.Hear(reading, s)
+	all = c.parts.Membership.RollCall(s, trust.IDs, now, from)
 	if out.Upkeep, err = c.parts.Shown.Backups.Upkeep(reading, s); err != nil {
 		unread = append(unread, "when a backup was made")
 	}
 	out.Bans, out.BansLimit = uint32(trust.Bans), uint32(c.parts.Bundle.MaxListed())
-	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.parts.Membership.Contacts(all)
+	out.Baseline, out.Contacts, out.Counts = baseline(s.Manifest, all), all.Contacts(), all.Counts
 	kept, err := c.parts.Secrets.Keepers.Findings(reading, s)
 	if err != nil {
 		unread = append(unread, "whether keepers open the seed")
 	}
 	out.Findings = slices.Concat(first, c.parts.StoreGuard.RefusingFindings(), c.parts.StoreGuard.OutageFindings(calls),
 		trust.Findings, kept)
-	out.Findings = append(out.Findings, findings(out, all, c.joinBy(s.Manifest), c.now(),
+	// Whoever is well is not among those of whom more is said, and nothing is found of them.
+	out.Findings = append(out.Findings, findings(out, all.Said, c.joinBy(s.Manifest), now,
 		c.parts.Membership.ListensSince())...)
 	for _, part := range []struct {
 		unknown  string // what is, if the store does not say
 		findings func() ([]*fealtyv1.Finding, error)
 	}{
 		{"whether members know of more than the store", func() ([]*fealtyv1.Finding, error) {
-			return c.parts.Membership.Claims(reading, s, all)
+			return c.parts.Membership.Claims(reading, s, all.Said)
 		}},
 		{"whether processes were fenced", func() ([]*fealtyv1.Finding, error) {
 			return c.parts.Fencing.Incidents.Findings(reading, s)
@@ -214,7 +224,7 @@ func (c *Coordinator) look(ctx context.Context, s *authority.State) (out *fealty
 	out.Findings = append(out.Findings, c.parts.Peers.MissedFindings()...)
 	out.Findings = append(append(out.Findings, c.parts.Audit.Findings()...), c.logFindings(s)...)
 	out.Findings = c.parts.Peers.AddTold(out.Findings)
-	return out, all, at, nil
+	return out, all, nil
 }
 
 // recoveryFindings says why a coordinator is in recovery mode: first what can be mended on its
@@ -317,9 +327,10 @@ const maxDrainingNamed = 8
 
 // baseline counts the data members that are active and not banned, and of them those that
 // are connected. One that drains is about to go: what it holds up must stand without it.
-func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Baseline {
-	b := &fealtyv1.Baseline{Needed: uint32(man.Baseline.Data)}
-	for _, m := range members {
+func baseline(man *manifest.Manifest, members *member.Roll) *fealtyv1.Baseline {
+	well := members.Well[identity.Data]
+	b := &fealtyv1.Baseline{Needed: uint32(man.Baseline.Data), DataMembers: well, Connected: well}
+	for _, m := range members.Said {
 		switch {
 		case m.GetKind() != string(identity.Data) || m.GetBanned():
 		case m.GetState() == record.Active:

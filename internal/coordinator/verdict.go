@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/member"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
@@ -138,7 +139,7 @@ func more(n int) string {
 // as it is was seen, and not guessed when somebody asks.
 func (c *Coordinator) followVerdict(ctx context.Context) error {
 	for {
-		_, _, _, _ = c.look(ctx, c.parts.Head.State()) // who asks is told what fails
+		_, _, _ = c.look(ctx, c.parts.Head.State(), member.Page{}) // who asks is told what fails
 		if err := watch.Sleep(ctx, lookPause); err != nil {
 			return err
 		}

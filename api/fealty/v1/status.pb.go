@@ -29,7 +29,12 @@ type GetStatusRequest struct {
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first one, which alone
 	// has findings and baseline.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// With the first page come only members that need somebody, those first that can work alone
+	// for the shortest time, page_size of them at most, and no next_page_token: counts says how
+	// many there are. With a page_token it says nothing. A coordinator of a release before this
+	// returns all members, in pages, and no counts.
+	NeedSomebody  bool `protobuf:"varint,3,opt,name=need_somebody,json=needSomebody,proto3" json:"need_somebody,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,6 +81,13 @@ func (x *GetStatusRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *GetStatusRequest) GetNeedSomebody() bool {
+	if x != nil {
+		return x.NeedSomebody
+	}
+	return false
 }
 
 type GetStatusResponse struct {
@@ -137,7 +149,10 @@ type GetStatusResponse struct {
 	Verdict *Verdict `protobuf:"bytes,50,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	// The last backup and the last drill. On the first page alone; not set by one that is not
 	// ready or could not read them, nor by one of a release before this.
-	Upkeep        *Upkeep `protobuf:"bytes,51,opt,name=upkeep,proto3" json:"upkeep,omitempty"`
+	Upkeep *Upkeep `protobuf:"bytes,51,opt,name=upkeep,proto3" json:"upkeep,omitempty"`
+	// The members, counted at now. On the first page alone; not set by a coordinator that does
+	// not know who they are, nor by one of a release before this.
+	Counts        *MemberCounts `protobuf:"bytes,52,opt,name=counts,proto3" json:"counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +404,206 @@ func (x *GetStatusResponse) GetUpkeep() *Upkeep {
 	return nil
 }
 
+func (x *GetStatusResponse) GetCounts() *MemberCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// MemberCounts counts members, whether they are in the answer or not.
+type MemberCounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that are neither banned nor being replaced nor people.
+	Nodes uint32 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Of the nodes: those that are connected, draining, and whose certificate has ended.
+	Connected uint32 `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
+	Draining  uint32 `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
+	Expired   uint32 `protobuf:"varint,4,opt,name=expired,proto3" json:"expired,omitempty"`
+	// The nodes of each kind of which there are any, sorted by kind.
+	Kinds []*KindCount `protobuf:"bytes,5,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Apart from the nodes. People, and tools, count while their certificate is in date.
+	Replacing uint32 `protobuf:"varint,6,opt,name=replacing,proto3" json:"replacing,omitempty"`
+	Banned    uint32 `protobuf:"varint,7,opt,name=banned,proto3" json:"banned,omitempty"`
+	People    uint32 `protobuf:"varint,8,opt,name=people,proto3" json:"people,omitempty"`
+	// Those that are not as they should be. A ban was somebody's will, and needs nobody.
+	NeedSomebody uint32 `protobuf:"varint,9,opt,name=need_somebody,json=needSomebody,proto3" json:"need_somebody,omitempty"`
+	// The member that can work without a coordinator for the shortest time, "<kind>/<name>", until
+	// when and why no longer, by what members said themselves; empty if none did.
+	LeastAutonomous      string                 `protobuf:"bytes,10,opt,name=least_autonomous,json=leastAutonomous,proto3" json:"least_autonomous,omitempty"`
+	LeastAutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=least_autonomous_until,json=leastAutonomousUntil,proto3" json:"least_autonomous_until,omitempty"`
+	LeastAutonomyLimit   string                 `protobuf:"bytes,12,opt,name=least_autonomy_limit,json=leastAutonomyLimit,proto3" json:"least_autonomy_limit,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *MemberCounts) Reset() {
+	*x = MemberCounts{}
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberCounts) ProtoMessage() {}
+
+func (x *MemberCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberCounts.ProtoReflect.Descriptor instead.
+func (*MemberCounts) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MemberCounts) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetConnected() uint32 {
+	if x != nil {
+		return x.Connected
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetDraining() uint32 {
+	if x != nil {
+		return x.Draining
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetExpired() uint32 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetKinds() []*KindCount {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *MemberCounts) GetReplacing() uint32 {
+	if x != nil {
+		return x.Replacing
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetBanned() uint32 {
+	if x != nil {
+		return x.Banned
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetPeople() uint32 {
+	if x != nil {
+		return x.People
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetNeedSomebody() uint32 {
+	if x != nil {
+		return x.NeedSomebody
+	}
+	return 0
+}
+
+func (x *MemberCounts) GetLeastAutonomous() string {
+	if x != nil {
+		return x.LeastAutonomous
+	}
+	return ""
+}
+
+func (x *MemberCounts) GetLeastAutonomousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeastAutonomousUntil
+	}
+	return nil
+}
+
+func (x *MemberCounts) GetLeastAutonomyLimit() string {
+	if x != nil {
+		return x.LeastAutonomyLimit
+	}
+	return ""
+}
+
+// KindCount is how many there are of a kind.
+type KindCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KindCount) Reset() {
+	*x = KindCount{}
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindCount) ProtoMessage() {}
+
+func (x *KindCount) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
+func (*KindCount) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *KindCount) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KindCount) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Verdict is how the fleet is, by what the coordinator that answers was told and saw.
 type Verdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -413,7 +628,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +640,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +653,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Verdict) GetState() string {
@@ -485,7 +700,7 @@ type Contacts struct {
 
 func (x *Contacts) Reset() {
 	*x = Contacts{}
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +712,7 @@ func (x *Contacts) String() string {
 func (*Contacts) ProtoMessage() {}
 
 func (x *Contacts) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +725,7 @@ func (x *Contacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contacts.ProtoReflect.Descriptor instead.
 func (*Contacts) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Contacts) GetConnected() uint32 {
@@ -575,7 +790,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +802,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +815,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Replica) GetName() string {
@@ -710,7 +925,7 @@ type ReplicaKeeper struct {
 
 func (x *ReplicaKeeper) Reset() {
 	*x = ReplicaKeeper{}
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +937,7 @@ func (x *ReplicaKeeper) String() string {
 func (*ReplicaKeeper) ProtoMessage() {}
 
 func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +950,7 @@ func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaKeeper.ProtoReflect.Descriptor instead.
 func (*ReplicaKeeper) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReplicaKeeper) GetName() string {
@@ -783,7 +998,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_fealty_v1_status_proto_msgTypes[6]
+	mi := &file_fealty_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +1010,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[6]
+	mi := &file_fealty_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +1023,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Baseline) GetDataMembers() uint32 {
@@ -886,7 +1101,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fealty_v1_status_proto_msgTypes[7]
+	mi := &file_fealty_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1113,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[7]
+	mi := &file_fealty_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1126,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Finding) GetCode() string {
@@ -953,11 +1168,12 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/backup.proto\x1a\x14fealty/v1/form.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/backup.proto\x1a\x14fealty/v1/form.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"s\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xc7\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12#\n" +
+	"\rneed_somebody\x18\x03 \x01(\bR\fneedSomebody\"\xf8\n" +
 	"\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -995,7 +1211,25 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\bcontacts\x18! \x01(\v2\x13.fealty.v1.ContactsR\bcontacts\x12Q\n" +
 	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\x12,\n" +
 	"\averdict\x182 \x01(\v2\x12.fealty.v1.VerdictR\averdict\x12)\n" +
-	"\x06upkeep\x183 \x01(\v2\x11.fealty.v1.UpkeepR\x06upkeep\"\xa5\x01\n" +
+	"\x06upkeep\x183 \x01(\v2\x11.fealty.v1.UpkeepR\x06upkeep\x12/\n" +
+	"\x06counts\x184 \x01(\v2\x17.fealty.v1.MemberCountsR\x06counts\"\xc6\x03\n" +
+	"\fMemberCounts\x12\x14\n" +
+	"\x05nodes\x18\x01 \x01(\rR\x05nodes\x12\x1c\n" +
+	"\tconnected\x18\x02 \x01(\rR\tconnected\x12\x1a\n" +
+	"\bdraining\x18\x03 \x01(\rR\bdraining\x12\x18\n" +
+	"\aexpired\x18\x04 \x01(\rR\aexpired\x12*\n" +
+	"\x05kinds\x18\x05 \x03(\v2\x14.fealty.v1.KindCountR\x05kinds\x12\x1c\n" +
+	"\treplacing\x18\x06 \x01(\rR\treplacing\x12\x16\n" +
+	"\x06banned\x18\a \x01(\rR\x06banned\x12\x16\n" +
+	"\x06people\x18\b \x01(\rR\x06people\x12#\n" +
+	"\rneed_somebody\x18\t \x01(\rR\fneedSomebody\x12)\n" +
+	"\x10least_autonomous\x18\n" +
+	" \x01(\tR\x0fleastAutonomous\x12P\n" +
+	"\x16least_autonomous_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x14leastAutonomousUntil\x120\n" +
+	"\x14least_autonomy_limit\x18\f \x01(\tR\x12leastAutonomyLimit\"5\n" +
+	"\tKindCount\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"\xa5\x01\n" +
 	"\aVerdict\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
@@ -1062,52 +1296,57 @@ func file_fealty_v1_status_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_status_proto_rawDescData
 }
 
-var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_fealty_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: fealty.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: fealty.v1.GetStatusResponse
-	(*Verdict)(nil),               // 2: fealty.v1.Verdict
-	(*Contacts)(nil),              // 3: fealty.v1.Contacts
-	(*Replica)(nil),               // 4: fealty.v1.Replica
-	(*ReplicaKeeper)(nil),         // 5: fealty.v1.ReplicaKeeper
-	(*Baseline)(nil),              // 6: fealty.v1.Baseline
-	(*Finding)(nil),               // 7: fealty.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*Member)(nil),                // 9: fealty.v1.Member
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
-	(*Leader)(nil),                // 11: fealty.v1.Leader
-	(*OperatorCertificate)(nil),   // 12: fealty.v1.OperatorCertificate
-	(*Upkeep)(nil),                // 13: fealty.v1.Upkeep
+	(*MemberCounts)(nil),          // 2: fealty.v1.MemberCounts
+	(*KindCount)(nil),             // 3: fealty.v1.KindCount
+	(*Verdict)(nil),               // 4: fealty.v1.Verdict
+	(*Contacts)(nil),              // 5: fealty.v1.Contacts
+	(*Replica)(nil),               // 6: fealty.v1.Replica
+	(*ReplicaKeeper)(nil),         // 7: fealty.v1.ReplicaKeeper
+	(*Baseline)(nil),              // 8: fealty.v1.Baseline
+	(*Finding)(nil),               // 9: fealty.v1.Finding
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*Member)(nil),                // 11: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*Leader)(nil),                // 13: fealty.v1.Leader
+	(*OperatorCertificate)(nil),   // 14: fealty.v1.OperatorCertificate
+	(*Upkeep)(nil),                // 15: fealty.v1.Upkeep
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	8,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	8,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	9,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	6,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	7,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	8,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	8,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	10, // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	8,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	11, // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
-	4,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	3,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
-	12, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	2,  // 13: fealty.v1.GetStatusResponse.verdict:type_name -> fealty.v1.Verdict
-	13, // 14: fealty.v1.GetStatusResponse.upkeep:type_name -> fealty.v1.Upkeep
-	8,  // 15: fealty.v1.Verdict.since:type_name -> google.protobuf.Timestamp
-	10, // 16: fealty.v1.Verdict.settles_in:type_name -> google.protobuf.Duration
-	8,  // 17: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	8,  // 18: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	5,  // 19: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	10, // 20: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
-	0,  // 21: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 22: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	10, // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	10, // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	11, // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	8,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	9,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	10, // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	10, // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	12, // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	10, // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	13, // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
+	6,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
+	5,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
+	14, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	4,  // 13: fealty.v1.GetStatusResponse.verdict:type_name -> fealty.v1.Verdict
+	15, // 14: fealty.v1.GetStatusResponse.upkeep:type_name -> fealty.v1.Upkeep
+	2,  // 15: fealty.v1.GetStatusResponse.counts:type_name -> fealty.v1.MemberCounts
+	3,  // 16: fealty.v1.MemberCounts.kinds:type_name -> fealty.v1.KindCount
+	10, // 17: fealty.v1.MemberCounts.least_autonomous_until:type_name -> google.protobuf.Timestamp
+	10, // 18: fealty.v1.Verdict.since:type_name -> google.protobuf.Timestamp
+	12, // 19: fealty.v1.Verdict.settles_in:type_name -> google.protobuf.Duration
+	10, // 20: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	10, // 21: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	7,  // 22: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	12, // 23: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 24: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 25: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	25, // [25:26] is the sub-list for method output_type
+	24, // [24:25] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -1127,7 +1366,7 @@ func file_fealty_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_status_proto_rawDesc), len(file_fealty_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,9 +22,9 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/coordinator/member/condition"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 func Command(c *program.CLI) *cobra.Command {
@@ -138,31 +138,28 @@ func contactOf(m *fealtyv1.Member, now time.Time) string {
 func (c Condition) Cell() term.Cell { return term.Painted(c.Paint, c.Shape+" "+c.Word) }
 
 // conditionOf looks at a member at now.
-func conditionOf(m *fealtyv1.Member, now time.Time) Condition {
-	kind := identity.Kind(m.GetKind())
-	switch {
-	case m.GetBanned():
-		return isBanned
-	case m.GetState() == "replacing":
-		return isReplacing
-	case !now.Before(m.GetSvidNotAfter().AsTime()):
-		return IsExpired
-	case m.GetState() == "draining":
-		return isDraining
-	case kind == identity.Admin || kind == identity.Readonly || kind == identity.Coordinator:
-		return isCertified
-	}
-	return conditionOfContact(m)
-}
+func conditionOf(m *fealtyv1.Member, now time.Time) Condition { return shown(condition.Of(m, now)) }
 
-// conditionOfContact says whether a member is heard. A coordinator of an earlier release
-// tells what it hears alone.
-func conditionOfContact(m *fealtyv1.Member) Condition {
-	switch said, live := m.GetContact(), m.GetLive(); {
-	case said == IsConnected.Word, said == "" && live.GetConnected():
-		return IsConnected
-	case said == isUnheard.Word, said == "" && live.GetLastReport() != nil:
+// conditionOfContact says whether a member is heard.
+func conditionOfContact(m *fealtyv1.Member) Condition { return shown(condition.OfContact(m)) }
+
+// shown is how a condition is shown.
+func shown(is condition.Condition) Condition {
+	switch is {
+	case condition.Banned:
+		return isBanned
+	case condition.Replacing:
+		return isReplacing
+	case condition.Draining:
+		return isDraining
+	case condition.Expired:
+		return IsExpired
+	case condition.NotHeard:
 		return isUnheard
+	case condition.Connected:
+		return IsConnected
+	case condition.Certified:
+		return isCertified
 	}
 	return isUnknown
 }
@@ -221,7 +218,7 @@ func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 		if at := live.GetLastReport(); at != nil {
 			report = humanize.Relative(at.AsTime(), now)
 		}
-		if until, known := aloneUntil(m); !now.Before(until) {
+		if until, known := condition.AloneUntil(m); !now.Before(until) {
 			alone = "no longer"
 		} else if known {
 			alone = "for " + humanize.Span(until.Sub(now))
@@ -233,106 +230,28 @@ func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 	return t
 }
 
-// aloneUntil is until when a member works without a coordinator: by its own word or, without
-// one, no longer than its certificate.
-func aloneUntil(m *fealtyv1.Member) (until time.Time, known bool) {
-	end := m.GetSvidNotAfter().AsTime()
-	if at := m.GetLive().GetAutonomousUntil(); at != nil && at.AsTime().Before(end) {
-		return at.AsTime(), true
-	}
-	return end, m.GetLive().GetAutonomousUntil() != nil
-}
-
-// NeedSomebody returns the members that are not as they should be, those first that can work
-// alone for the shortest time. A ban was somebody's will, and needs nobody.
-func NeedSomebody(members []*fealtyv1.Member, now time.Time) []*fealtyv1.Member {
-	var out []*fealtyv1.Member
-	for _, m := range members {
-		live := m.GetLive()
-		switch is := conditionOf(m, now); {
-		case is == isBanned, is == isCertified, is == IsExpired && isPerson(m):
-		case is == IsConnected && live.GetClockBehind() == nil && live.GetLogProblem() == "" &&
-			currentOf(live).Paint != term.Amber:
-		default:
-			out = append(out, m)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b *fealtyv1.Member) int {
-		x, _ := aloneUntil(a)
-		y, _ := aloneUntil(b)
-		return x.Compare(y)
-	})
-	return out
-}
-
-// isPerson reports whether a member is the certificate of a person or a tool, which holds no
-// stream.
-func isPerson(m *fealtyv1.Member) bool {
-	kind := identity.Kind(m.GetKind())
-	return kind == identity.Admin || kind == identity.Readonly
-}
-
-// Counted is how many members there are of what. Nodes are neither banned nor people.
-type Counted struct {
-	Nodes, Connected  int
-	ByKind            map[string]int // of the nodes
-	Draining, Expired int            // of the nodes
-	Replacing, Banned int            // apart from the nodes
-	People            int            // whose certificate is in date
-}
-
-// Count counts members at now.
-func Count(members []*fealtyv1.Member, now time.Time) Counted {
-	n := Counted{ByKind: make(map[string]int)}
-	for _, m := range members {
-		switch is := conditionOf(m, now); {
-		case is == isBanned:
-			n.Banned++
-			continue
-		case is == isReplacing:
-			n.Replacing++
-			continue
-		case isPerson(m):
-			if is != IsExpired {
-				n.People++
-			}
-			continue
-		case is == isDraining:
-			n.Draining++
-		case is == IsExpired:
-			n.Expired++
-		}
-		n.Nodes++
-		n.ByKind[m.GetKind()]++
-		if m.GetLive().GetConnected() {
-			n.Connected++
-		}
-	}
-	return n
-}
-
-// Words says the counts, and what each of them counts; "" if there is nobody.
-func (n Counted) Words() string {
+// CountWords says the counts of members, and what each of them counts; "" if there is nobody.
+func CountWords(n *fealtyv1.MemberCounts) string {
 	var kinds, apart []string
-	for _, k := range command.SortedKeys(n.ByKind) {
-		kinds = append(kinds, fmt.Sprintf("%d %s", n.ByKind[k], k))
+	for _, k := range n.GetKinds() {
+		kinds = append(kinds, fmt.Sprintf("%d %s", k.GetCount(), k.GetKind()))
 	}
-	add := func(to *[]string, count int, word string) {
+	add := func(to *[]string, count uint32, word string) {
 		if count > 0 {
 			*to = append(*to, fmt.Sprintf("%d %s", count, word))
 		}
 	}
 	out := strings.Join(kinds, ", ")
 	var among []string
-	add(&among, n.Draining, "draining")
-	add(&among, n.Expired, "expired")
+	add(&among, n.GetDraining(), "draining")
+	add(&among, n.GetExpired(), "expired")
 	if len(among) > 0 {
 		out += " (" + strings.Join(among, ", ") + ")"
 	}
-	add(&apart, n.Replacing, "being replaced")
-	add(&apart, n.Banned, "banned")
-	if n.People > 0 {
-		apart = append(apart, humanize.Plural(n.People, "person or tool", "people and tools"))
+	add(&apart, n.GetReplacing(), "being replaced")
+	add(&apart, n.GetBanned(), "banned")
+	if n.GetPeople() > 0 {
+		apart = append(apart, humanize.Plural(n.GetPeople(), "person or tool", "people and tools"))
 	}
 	return command.JoinWords(out, "; apart from these ", strings.Join(apart, ", "))
 }
@@ -341,16 +260,7 @@ func (n Counted) Words() string {
 // fresh by the member's own word. A member without freshness is not counted: a bootstrap that
 // the runtime took the place of. Of a member that is not connected nobody knows.
 func currentOf(live *fealtyv1.Live) term.Cell {
-	held, fresh := 0, 0
-	for _, h := range live.GetHeld() {
-		switch h.GetFreshness() {
-		case "":
-			continue
-		case string(snapshot.Fresh):
-			fresh++
-		}
-		held++
-	}
+	fresh, held := condition.Fresh(live)
 	if !live.GetConnected() || held == 0 {
 		return term.Txt("-")
 	}

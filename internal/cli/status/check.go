@@ -126,7 +126,8 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 			return nil, err
 		}
 		defer l.Close()
-		st, err := GetStatus(ctx, fealtyv1.NewStatusServiceClient(l), command.PageSize)
+		// No check looks at a member: what is wrong with one is a finding.
+		st, err := fealtyv1.NewStatusServiceClient(l).GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1, NeedSomebody: true})
 		s.Now = c.Env.Now()
 		return st, err
 	})

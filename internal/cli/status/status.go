@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/cli/term/message"
+	"github.com/fealty-io/fealty/internal/coordinator/member/condition"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/node/dir"
@@ -103,7 +104,7 @@ func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), er
 	}
 	status := fealtyv1.NewStatusServiceClient(l)
 	return func(ctx context.Context) (program.Result, errcode.Exit, error) {
-		st, err := GetStatus(ctx, status, command.PageSize)
+		st, err := getShown(ctx, status, c.Format)
 		if err != nil {
 			return program.Result{}, 0, err
 		}
@@ -112,14 +113,38 @@ func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), er
 	}, l.Close, nil
 }
 
+// getShown returns the status with the members that are shown in a format: without -o those that need somebody.
+func getShown(ctx context.Context, status fealtyv1.StatusServiceClient, as term.Format) (*fealtyv1.GetStatusResponse, error) {
+	if as != term.TableFormat {
+		return GetStatus(ctx, status, command.PageSize)
+	}
+	return NeedSomebody(ctx, status)
+}
+
+// NeedSomebody returns the status with the first of the members that need somebody, and the counts of all. A coordinator
+// of an earlier release sends all members and no counts.
+func NeedSomebody(ctx context.Context, status fealtyv1.StatusServiceClient) (*fealtyv1.GetStatusResponse, error) {
+	first, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: shownMembers, NeedSomebody: true})
+	if err != nil {
+		return nil, err
+	}
+	return withRest(ctx, status, first, command.PageSize)
+}
+
 // GetStatus returns the status with all members, which it asks for page by page.
 // All but the members is of the first page.
 func GetStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size uint32) (*fealtyv1.GetStatusResponse,
 	error) {
-	all, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size})
+	first, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size})
 	if err != nil {
 		return nil, err
 	}
+	return withRest(ctx, status, first, size)
+}
+
+// withRest adds to a first page the members of the pages after it.
+func withRest(ctx context.Context, status fealtyv1.StatusServiceClient, all *fealtyv1.GetStatusResponse,
+	size uint32) (*fealtyv1.GetStatusResponse, error) {
 	for token := all.GetNextPageToken(); token != ""; {
 		resp, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		if err != nil {
@@ -132,6 +157,14 @@ func GetStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size ui
 	}
 	all.NextPageToken = ""
 	return all, nil
+}
+
+// counted counts the members of a fleet. A coordinator of an earlier release does not, and has sent all of them.
+func counted(st *fealtyv1.GetStatusResponse, now time.Time) *fealtyv1.MemberCounts {
+	if c := st.GetCounts(); c != nil {
+		return c
+	}
+	return condition.Count(st.GetMembers(), now)
 }
 
 // watch looks again and again, until it is interrupted, which is how it ends. A
@@ -247,7 +280,7 @@ func showMembers(p *term.Page, st *fealtyv1.GetStatusResponse, now time.Time) er
 		p.Heading("members")
 		return p.Table(member.Table(st.GetMembers(), now, true))
 	}
-	need := member.NeedSomebody(st.GetMembers(), now)
+	need := condition.NeedSomebody(st.GetMembers(), now)
 	if len(need) == 0 {
 		return nil
 	}
@@ -256,7 +289,7 @@ func showMembers(p *term.Page, st *fealtyv1.GetStatusResponse, now time.Time) er
 	if err := p.Table(member.NeedTable(shown, now)); err != nil {
 		return err
 	}
-	if n := len(need) - len(shown); n > 0 {
+	if n := int(counted(st, now).GetNeedSomebody()) - len(shown); n > 0 {
 		p.Advise("and %d more: fealty member list", n)
 	}
 	return nil
@@ -368,15 +401,15 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case unread != "":
 		return out + ", and cannot read its store: " + unread + things + since + "."
 	}
-	n := member.Count(st.GetMembers(), now)
+	n := counted(st, now)
 	if unknown := st.GetContacts().GetUnknown(); unknown > 0 {
-		out += fmt.Sprintf(": %s, at least %d connected and %d unknown", humanize.Plural(n.Nodes, "node", "nodes"),
-			n.Connected, unknown)
+		out += fmt.Sprintf(": %s, at least %d connected and %d unknown", humanize.Plural(n.GetNodes(), "node", "nodes"),
+			n.GetConnected(), unknown)
 		if who := st.GetContacts().GetUnanswered(); len(who) > 0 {
 			out += ", as " + strings.Join(who, ", ") + " did not answer"
 		}
 	} else {
-		out += fmt.Sprintf(": %s, %d connected", humanize.Plural(n.Nodes, "node", "nodes"), n.Connected)
+		out += fmt.Sprintf(": %s, %d connected", humanize.Plural(n.GetNodes(), "node", "nodes"), n.GetConnected())
 	}
 	switch v.GetState() {
 	case "well":
@@ -451,7 +484,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 	if wide {
 		addLeader(&f, st.GetLeader(), now)
 	}
-	f.Add("members", member.Count(st.GetMembers(), now).Words())
+	f.Add("members", member.CountWords(counted(st, now)))
 	if b := st.GetBaseline(); b != nil {
 		met := term.Painted(term.Green, "met")
 		if !b.GetMet() {
@@ -463,7 +496,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 		}
 		f.Paint("baseline", met.Paint, met.Text+": "+doctor.BaselineWords(b)+draining)
 	}
-	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
+	f.Add("works alone", leastAutonomy(counted(st, now), now))
 	if u := st.GetUpkeep(); u != nil {
 		addUpkeep(&f, u, now)
 	}
@@ -531,26 +564,15 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 
 // leastAutonomy says how long every node works without a coordinator, by what the
 // nodes themselves reported; "" if none did.
-func leastAutonomy(members []*fealtyv1.Member, now time.Time) string {
-	var least *fealtyv1.Member
-	for _, m := range members {
-		if m.GetLive().GetAutonomousUntil() == nil || m.GetBanned() {
-			continue
-		}
-		if least == nil ||
-			m.GetLive().GetAutonomousUntil().AsTime().Before(least.GetLive().GetAutonomousUntil().AsTime()) {
-			least = m
-		}
-	}
-	if least == nil {
+func leastAutonomy(n *fealtyv1.MemberCounts, now time.Time) string {
+	if n.GetLeastAutonomousUntil() == nil {
 		return ""
 	}
-	path := least.GetKind() + "/" + least.GetName()
-	if until := least.GetLive().GetAutonomousUntil().AsTime(); now.Before(until) {
-		return "every node for " + humanize.Span(until.Sub(now)) + " at least (" + path + ": " +
-			least.GetLive().GetAutonomyLimit() + ")"
+	path, limit := n.GetLeastAutonomous(), n.GetLeastAutonomyLimit()
+	if until := n.GetLeastAutonomousUntil().AsTime(); now.Before(until) {
+		return "every node for " + humanize.Span(until.Sub(now)) + " at least (" + path + ": " + limit + ")"
 	}
-	return path + " no longer (" + least.GetLive().GetAutonomyLimit() + ")"
+	return path + " no longer (" + limit + ")"
 }
 
 // nodeHealth says how a node is, as an exit status.

@@ -31,11 +31,11 @@ type Input struct {
 	BannedIDs  []identity.ID // by a person or by the signers, until a person lifts it
 	BannedKeys []KeyBan      // those that are over among them; see [Input.Listed]
 
-	revision store.Revision    // that it was read at
-	digest   health.Digest     // of the state, as the store has it
-	since    map[string]uint64 // the counter under which each of BannedIDs was banned, by "<kind>/<name>"
-	unbans   map[string]uint64 // the counter of each ban that was lifted, likewise
-	lifted   map[string]uint64 // the authority epoch in which it was lifted, likewise
+	revision store.Revision                          // that it was read at
+	digest   health.Digest                           // of the state, as the store has it
+	bans     map[string]record.Versioned[record.Ban] // of BannedIDs, by "<kind>/<name>"
+	unbans   map[string]uint64                       // the counter of each ban that was lifted, likewise
+	lifted   map[string]uint64                       // the authority epoch in which it was lifted, likewise
 }
 
 // KeyBan is a banned key, and when the last certificate over it has ended.
@@ -139,7 +139,7 @@ func (in Input) Seen(restored uint64) health.Seen {
 	}
 	for _, id := range in.BannedIDs {
 		path := string(id.Kind()) + "/" + id.Name()
-		out.Bans[path] = in.since[path]
+		out.Bans[path] = in.bans[path].Value.Counter
 	}
 	for _, b := range in.BannedKeys {
 		out.Keys[b.Key.String()] = b.Until
@@ -173,8 +173,28 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 
 // Altered is a record that is not genuine.
 type Altered struct {
-	Key string
-	Err error // matches [store.ErrForged], or says that it does not decode
+	Key     string
+	Version store.Revision // that it was read at
+	Err     error          // matches [store.ErrForged], or says that it does not decode
+}
+
+// IDBans are the bans of identities as one reading of the store showed them, by "<kind>/<name>". They are not to be
+// changed: several may look at them.
+type IDBans struct {
+	At      store.Revision // that they were read at
+	Bans    map[string]record.Versioned[record.Ban]
+	Altered map[string]store.Revision // those that are not genuine, with the version that was read
+}
+
+// IDBans are the bans of identities in what was read; bad is what was left out then.
+func (in Input) IDBans(bad []Altered) *IDBans {
+	out := &IDBans{At: in.revision, Bans: in.bans, Altered: make(map[string]store.Revision)}
+	for _, one := range bad {
+		if path, ok := strings.CutPrefix(one.Key, record.BanIDPrefix); ok {
+			out.Altered[path] = one.Version
+		}
+	}
+	return out
 }
 
 // Look is Read for who shows what there is and makes nothing of it: records that are not genuine are
@@ -184,7 +204,7 @@ func Look(ctx context.Context, r record.Records, cluster string) (in Input, bad 
 	if err != nil {
 		return Input{}, nil, err
 	}
-	in = Input{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64),
+	in = Input{revision: l.Revision, bans: make(map[string]record.Versioned[record.Ban]), unbans: make(map[string]uint64),
 		lifted: make(map[string]uint64)}
 	for _, e := range l.Entries {
 		var opening error
@@ -210,7 +230,7 @@ func Look(ctx context.Context, r record.Records, cluster string) (in Input, bad 
 			if ban, opening = record.Open[record.Ban](r, e); opening != nil {
 				break
 			}
-			in.since[e.Key[len(record.BanIDPrefix):]] = ban.Value.Counter
+			in.bans[e.Key[len(record.BanIDPrefix):]] = ban
 			kind, name, _ := strings.Cut(e.Key[len(record.BanIDPrefix):], "/")
 			id, err := identity.New(cluster, identity.Kind(kind), name)
 			if err != nil {
@@ -229,7 +249,7 @@ func Look(ctx context.Context, r record.Records, cluster string) (in Input, bad 
 			in.BannedKeys = append(in.BannedKeys, KeyBan{key, ban.Value.CertEnd, ban.Value.Until, ban.Version})
 		}
 		if opening != nil {
-			bad = append(bad, Altered{e.Key, opening})
+			bad = append(bad, Altered{e.Key, e.Version, opening})
 		}
 	}
 	return in, bad, nil

@@ -120,7 +120,7 @@ func TestAlteredAndPutBackUnderOneVersion(t *testing.T) {
 				x.Put(a, 3)
 			}
 			news := []record.Versioned[record.Member]{{Value: a, Version: 3}}
-			listed := map[string]bool{"data/a": true}
+			listed := []string{"data/a"}
 			x.CatchUp(listed, nil, map[string]store.Revision{"data/a": 3}, 5)
 			if got := x.Forged(); !slices.Equal(got, []string{"data/a"}) || len(x.All()) != 0 {
 				t.Errorf("altered are %q, shown %v", got, x.All())

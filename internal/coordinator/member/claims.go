@@ -32,8 +32,7 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		for _, h := range m.GetLive().GetHeld() {
-			said := health.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(),
-				Value: max(h.GetConfigVersion(), h.GetGeneration())}
+			said := claimOf(path, h)
 			if !m.GetBanned() && said.Above(epoch, revision) {
 				above = append(above, finding.Case{Member: path,
 					Value: fmt.Sprintf("version %d of epoch %d in %s, and the store is at %d of epoch %d", said.Value,
@@ -43,4 +42,10 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 		}
 	}
 	return above
+}
+
+// claimOf is what the member at path says by holding something.
+func claimOf(path string, h *fealtyv1.HeldVersion) health.Claim {
+	return health.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(),
+		Value: max(h.GetConfigVersion(), h.GetGeneration())}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/audit/buffer"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle/current"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
@@ -69,8 +70,9 @@ type Membership struct {
 	openings openings     // streams that the other coordinators are to be told of
 	members  *Roster
 	live     *live.Members
-	cuts     atomic.Int64 // connections that the guard cut
-	ended    ClosedLog    // those of them that a ban ended
+	idBans   atomic.Pointer[bundle.IDBans] // as they were read last; nil: never
+	cuts     atomic.Int64                  // connections that the guard cut
+	ended    ClosedLog                     // those of them that a ban ended
 }
 
 // New returns one that knows of no member and heard nobody.

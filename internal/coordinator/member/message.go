@@ -41,36 +41,10 @@ func (m *Membership) inContact(msg *fealtyv1.Member) string {
 	return ""
 }
 
-// Contacts counts what is heard of members.
-func (m *Membership) Contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
-	out := &fealtyv1.Contacts{}
-	for _, one := range members {
-		if one.GetBanned() || one.GetState() == record.Replacing {
-			continue
-		}
-		switch peer.Contact(one.GetContact()) {
-		case peer.Connected:
-			out.Connected++
-		case peer.NotHeard:
-			out.NotHeard++
-		case peer.Unknown:
-			out.Unknown++
-		}
-	}
-	silent, _ := m.cfg.Peers.Unanswered()
-	for _, r := range silent {
-		out.Unanswered = append(out.Unanswered, r.Name)
-	}
-	return out
-}
-
 // memberMessage tells what is recorded and heard of a member.
 func (m *Membership) memberMessage(s *authority.State, r record.Member,
 	ban record.Versioned[record.Ban]) *fealtyv1.Member {
-	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
-	if err != nil {
-		panic("a member's record under the MAC has no identity: " + err.Error())
-	}
+	id := idOf(s, r)
 	msg := &fealtyv1.Member{
 		SpiffeId: id.String(), Kind: string(r.Kind), Name: r.Name, State: r.State,
 		Organizations: r.Organizations, Domains: r.Domains,
@@ -86,7 +60,7 @@ func (m *Membership) memberMessage(s *authority.State, r record.Member,
 	}
 	if l := msg.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.
-		l.AutonomousUntil, l.AutonomyLimit = msg.SvidNotAfter, "svid"
+		l.AutonomousUntil, l.AutonomyLimit = msg.SvidNotAfter, limitSVID
 	}
 	if !record.IsSession(r.Kind) {
 		msg.Contact = string(peer.ContactOf(msg.GetLive().GetConnected(), m.cfg.Peers.AllAnswered()))

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
@@ -23,7 +24,7 @@ import (
 // MaxPageSize is how many members a page holds at most.
 const MaxPageSize = 1000
 
-// A Page is where a page of members begins. Its token is the path of the last member that
+// A Page is where a page of members begins. The zero one has none. Its token is the path of the last member that
 // was sent, so that members that come and go between pages neither hide nor double those
 // that stay, with the revision of the store that the first page was made of: the pages
 // after it are of no earlier one, whichever coordinator makes them.
@@ -35,6 +36,9 @@ type Page struct {
 
 // First reports whether it is the first page.
 func (p Page) First() bool { return p.after == "" }
+
+// Size is how many members it has at most.
+func (p Page) Size() int { return p.size }
 
 // token returns the token of the page after one that ends with last.
 func (p Page) token(last *fealtyv1.Member) string {
@@ -71,21 +75,6 @@ func ReadPage(size uint32, token string) (Page, error) {
 	return p, nil
 }
 
-// Cut returns the page of members that begins at p, and the token of what follows.
-func (p Page) Cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
-	i, _ := slices.BinarySearchFunc(members, p.after, func(m *fealtyv1.Member, after string) int {
-		if after != "" && m.GetKind()+"/"+m.GetName() <= after {
-			return -1
-		}
-		return 1
-	})
-	members = members[i:]
-	if len(members) <= p.size {
-		return members, ""
-	}
-	return members[:p.size], p.token(members[p.size-1])
-}
-
 // List returns the page of the members below prefix that begins at from, of those
 // that keep takes, or nil of all, and the
 // token of what follows. While the store is out of reach these are the members as they
@@ -94,10 +83,11 @@ func (m *Membership) List(ctx context.Context, s *authority.State, prefix string
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
 	asking, cancel := m.cfg.Head.Patience(ctx)
 	defer cancel()
-	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
+	var ban banOf
+	anew := from.At == 0
 	from.At, err = m.syncMembers(asking, s, from.At)
 	if err == nil {
-		ban, err = m.bans(asking, s)
+		ban, err = m.bans(asking, s, anew)
 	}
 	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := m.cfg.Head.Confirmed()
@@ -105,7 +95,7 @@ func (m *Membership) List(ctx context.Context, s *authority.State, prefix string
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
-		ban = func(r record.Member) record.Versioned[record.Ban] { return m.knownBan(s, r) }
+		ban = m.bansInForce(s)
 	}
 	if err != nil {
 		return nil, "", nil, err
@@ -113,7 +103,7 @@ func (m *Membership) List(ctx context.Context, s *authority.State, prefix string
 	m.cfg.Peers.Hear(ctx, s)
 	recs, more := m.members.Page(prefix, from.after, from.size, keep)
 	for _, r := range recs {
-		msgs = append(msgs, m.memberMessage(s, r, ban(r)))
+		msgs = append(msgs, m.memberMessage(s, r, ban(r.Path(), r)))
 	}
 	if more {
 		next = from.token(msgs[len(msgs)-1])
@@ -147,22 +137,24 @@ func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	if err != nil {
 		return 0, m.cfg.Head.StoreError("list members", err)
 	}
-	have, listed := m.members.Versions(), make(map[string]bool, len(l.Entries))
+	listed := make([]string, len(l.Entries))
+	for i, e := range l.Entries {
+		listed[i] = e.Key[len(record.MemberPrefix):]
+	}
+	have := m.members.Versions(listed)
 	var news []record.Versioned[record.Member]
 	var bad []authority.Suspect
 	forged := make(map[string]store.Revision)
-	for _, e := range l.Entries {
-		path := e.Key[len(record.MemberPrefix):]
-		listed[path] = true
+	for i, e := range l.Entries {
 		var r record.Versioned[record.Member]
 		var err error
-		if have[path] == e.Version {
+		if have[i] == e.Version {
 			_, err = s.Records.Open(e.Key, e.Value)
 		} else if r, err = record.Open[record.Member](s.Records, e); err == nil {
 			news = append(news, r)
 		}
 		if err != nil {
-			forged[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
+			forged[listed[i]], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 	}
 	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), authority.MaxForgedLogged)]...); err != nil {
@@ -172,56 +164,63 @@ func (m *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	return max(l.Revision, 1), nil
 }
 
-// Recorded returns all members as the store has them, for who counts them, and the
-// revision that they are of.
-func (m *Membership) Recorded(ctx context.Context, s *authority.State) ([]*fealtyv1.Member, store.Revision,
-	error) {
-	at, err := m.syncMembers(ctx, s, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	ban, err := m.bans(ctx, s)
-	if err != nil {
-		return nil, 0, err
-	}
-	m.cfg.Peers.Hear(ctx, s)
-	recs := m.members.All()
-	out := make([]*fealtyv1.Member, 0, len(recs))
-	for _, r := range recs {
-		out = append(out, m.memberMessage(s, r, ban(r)))
-	}
-	return out, at, nil
+// Sync has who is a member be known here as the store has it now, for who looks at all of them, and returns the revision
+// that it is of.
+func (m *Membership) Sync(ctx context.Context, s *authority.State) (store.Revision, error) {
+	return m.syncMembers(ctx, s, 0)
 }
 
-// bans returns what says how a member is banned. One whose ban was altered in the store is banned if the trust
-// bundle in force bans it: who can write to the store lifts no ban, and makes nobody look banned, which would hide
-// all that is found of a member.
-func (m *Membership) bans(ctx context.Context, s *authority.State) (func(record.Member) record.Versioned[record.Ban],
-	error) {
+// banOf says how the member at a path is banned.
+type banOf func(path string, r record.Member) record.Versioned[record.Ban]
+
+// bans returns what says how a member is banned, as the store has it now. Unless they are to be read anew, bans that were
+// read before are used if there was no other one since: whoever bans or lifts a ban writes the trust state.
+func (m *Membership) bans(ctx context.Context, s *authority.State, anew bool) (banOf, error) {
+	if have := m.idBans.Load(); have != nil && !anew {
+		switch state, err := m.cfg.Store.Get(ctx, bundle.StateKey); {
+		case err == nil && state.Version <= have.At:
+			return m.bansOf(s, have), nil
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return nil, m.cfg.Head.StoreError("read the trust state", err)
+		}
+	}
 	l, err := m.cfg.Store.List(ctx, record.BanIDPrefix)
 	if err != nil {
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
-	byPath := make(map[string]record.Versioned[record.Ban], len(l.Entries))
-	altered := make(map[string]store.Revision)
+	read := &bundle.IDBans{At: l.Revision, Bans: make(map[string]record.Versioned[record.Ban], len(l.Entries)),
+		Altered: make(map[string]store.Revision)}
 	var bad []authority.Suspect
 	for _, e := range l.Entries {
 		path := e.Key[len(record.BanIDPrefix):]
 		if b, err := record.Open[record.Ban](s.Records, e); err == nil {
-			byPath[path] = b
+			read.Bans[path] = b
 		} else {
-			altered[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
+			read.Altered[path], bad = e.Version, append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 	}
 	if err := m.cfg.Head.ForgedUnder(ctx, s, bad[:min(len(bad), authority.MaxForgedLogged)]...); err != nil {
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
-	return func(r record.Member) record.Versioned[record.Ban] {
-		if at, ok := altered[r.Path()]; ok {
+	m.idBans.Store(read)
+	return m.bansOf(s, read), nil
+}
+
+// bansOf returns what says how a member is banned by bans that were read. One whose ban was altered in the store is banned
+// if the trust bundle in force bans it: who can write to the store lifts no ban, and makes nobody look banned, which would
+// hide all that is found of a member.
+func (m *Membership) bansOf(s *authority.State, read *bundle.IDBans) banOf {
+	return func(path string, r record.Member) record.Versioned[record.Ban] {
+		if at, ok := read.Altered[path]; ok {
 			return m.alteredBan(s, r, at)
 		}
-		return byPath[r.Path()]
-	}, nil
+		return read.Bans[path]
+	}
+}
+
+// bansInForce returns what says how a member is banned by the bundle in force, while the store does not say it.
+func (m *Membership) bansInForce(s *authority.State) banOf {
+	return func(_ string, r record.Member) record.Versioned[record.Ban] { return m.knownBan(s, r) }
 }
 
 // shownBan is the ban of a member for who looks at it, as bans has it.
@@ -249,17 +248,6 @@ func (m *Membership) alteredBan(s *authority.State, r record.Member, at store.Re
 	}
 	return record.Versioned[record.Ban]{Value: record.Ban{Reason: "its ban was altered in the store (" +
 		string(errcode.StoreForged) + "), and counts until it is as it was"}, Version: at}
-}
-
-// Known returns the members below prefix as they were last known.
-func (m *Membership) Known(s *authority.State, prefix string) []*fealtyv1.Member {
-	var out []*fealtyv1.Member
-	for _, r := range m.members.All() {
-		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
-			out = append(out, m.memberMessage(s, r, m.knownBan(s, r)))
-		}
-	}
-	return out
 }
 
 // knownBan returns whether the bundle in force bans the identity of r. Why and by

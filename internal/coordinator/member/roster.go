@@ -16,10 +16,10 @@ import (
 // store and decides nothing.
 type Roster struct {
 	mu       sync.Mutex
-	members  map[string]record.Versioned[record.Member] // guarded by mu
-	sorted   []string                                   // the keys of members; guarded by mu
-	active   map[identity.Kind]int                      // active members; guarded by mu
-	followed store.Revision                             // what the store held until here was seen; guarded by mu
+	members  map[string]*Entry     // guarded by mu; what is there is not changed, but replaced
+	sorted   []string              // the keys of members; guarded by mu
+	active   map[identity.Kind]int // active members; guarded by mu
+	followed store.Revision        // what the store held until here was seen; guarded by mu
 	// waiting is closed when the state of the member may have changed, by its path;
 	// guarded by mu.
 	waiting map[string]chan struct{}
@@ -34,10 +34,20 @@ type Roster struct {
 	grew chan struct{} // notified when touched grows; capacity 1
 }
 
+// An Entry is what the view has of a member.
+type Entry struct {
+	record.Versioned[record.Member]
+	path string
+	id   identity.ID // as [Roster.Entries] was asked for it; the zero one before
+}
+
+// ID is the identity of the member in the cluster that [Roster.Entries] was asked for.
+func (e *Entry) ID() identity.ID { return e.id }
+
 // NewRoster returns an empty one.
 func NewRoster() *Roster {
 	return &Roster{
-		members: make(map[string]record.Versioned[record.Member]), active: make(map[identity.Kind]int),
+		members: make(map[string]*Entry), active: make(map[identity.Kind]int),
 		waiting: make(map[string]chan struct{}),
 		touched: make(map[string]bool), grew: make(chan struct{}, 1), awaited: make(map[string]store.Revision),
 		forged: make(map[string]store.Revision),
@@ -79,7 +89,7 @@ func (x *Roster) TakeTouched() map[string]bool {
 func (x *Roster) Await(path string, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.awaited[path] = version; x.members[path].Version != version {
+	if x.awaited[path] = version; x.atLocked(path).Version != version {
 		x.touchLocked(path)
 	}
 }
@@ -92,7 +102,15 @@ func (x *Roster) Recorded(path string) record.Versioned[record.Member] {
 	if _, altered := x.forged[path]; altered {
 		return record.Versioned[record.Member]{}
 	}
-	return x.members[path]
+	return x.atLocked(path)
+}
+
+// atLocked is the record at path; version 0: there is none.
+func (x *Roster) atLocked(path string) record.Versioned[record.Member] {
+	if e := x.members[path]; e != nil {
+		return e.Versioned
+	}
+	return record.Versioned[record.Member]{}
 }
 
 // Has reports whether the view holds the record that the store held at version, so that there is no need to read it
@@ -101,14 +119,14 @@ func (x *Roster) Has(path string, version store.Revision) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	_, altered := x.forged[path]
-	return !altered && version != 0 && x.members[path].Version == version
+	return !altered && version != 0 && x.atLocked(path).Version == version
 }
 
 // Get returns the record of a member; version 0: there is none.
 func (x *Roster) Get(path string) record.Versioned[record.Member] {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.members[path]
+	return x.atLocked(path)
 }
 
 // PathsAt returns all members, sorted, and until where the store was seen.
@@ -153,12 +171,12 @@ func (x *Roster) Fill(recs []record.Versioned[record.Member], at store.Revision)
 	for path := range x.members {
 		x.touchLocked(path)
 	}
-	x.members = make(map[string]record.Versioned[record.Member], len(recs))
+	x.members = make(map[string]*Entry, len(recs))
 	x.sorted = x.sorted[:0]
 	clear(x.active)
 	clear(x.forged)
 	for _, r := range recs {
-		x.members[r.Value.Path()] = r
+		x.members[r.Value.Path()] = &Entry{Versioned: r, path: r.Value.Path()}
 		x.sorted = append(x.sorted, r.Value.Path())
 		x.tallyLocked(r.Value, 1)
 		x.touchLocked(r.Value.Path())
@@ -199,7 +217,11 @@ func (x *Roster) Put(r record.Member, version store.Revision) {
 		i, _ := slices.BinarySearch(x.sorted, path)
 		x.sorted = slices.Insert(x.sorted, i, path)
 	}
-	x.members[path] = record.Versioned[record.Member]{Value: r, Version: version}
+	next := &Entry{Versioned: record.Versioned[record.Member]{Value: r, Version: version}, path: path}
+	if ok {
+		next.id = old.id
+	}
+	x.members[path] = next
 	if !ok || old.Value.State != r.State {
 		x.tellLocked(path)
 	}
@@ -232,7 +254,7 @@ func (x *Roster) Remove(path string, version store.Revision) {
 func (x *Roster) Forge(path string, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.members[path].Version <= version {
+	if x.atLocked(path).Version <= version {
 		x.forged[path] = version
 	}
 }
@@ -289,21 +311,40 @@ func (x *Roster) Page(prefix, after string, limit int, keep func(record.Member) 
 	return out, false
 }
 
-// Versions returns the versions of all records, by path.
-func (x *Roster) Versions() map[string]store.Revision {
+// Entries returns what the view has of all members but those whose records were altered in the store, sorted by path. id
+// makes the identity of a member, once for each.
+func (x *Roster) Entries(id func(record.Member) identity.ID) []*Entry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := make(map[string]store.Revision, len(x.members))
-	for path, m := range x.members {
-		out[path] = m.Version
+	out := make([]*Entry, 0, len(x.sorted))
+	for _, path := range x.sorted {
+		if _, altered := x.forged[path]; altered {
+			continue
+		}
+		e := x.members[path]
+		if e.id.IsZero() {
+			e.id = id(e.Value) // nobody was given it yet
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// Versions returns the versions of the records of the members at paths, in their order; 0 for who is not there.
+func (x *Roster) Versions(paths []string) []store.Revision {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]store.Revision, len(paths))
+	for i, path := range paths {
+		out[i] = x.atLocked(path).Version
 	}
 	return out
 }
 
 // CatchUp brings the view to what the store held at revision at: listed are the paths
-// that it held, recs those of their records that the view did not have, and forged the versions
+// that it held, sorted, recs those of their records that the view did not have, and forged the versions
 // of those that were altered in the store. A view that is ahead of it stays ahead.
-func (x *Roster) CatchUp(listed map[string]bool, recs []record.Versioned[record.Member],
+func (x *Roster) CatchUp(listed []string, recs []record.Versioned[record.Member],
 	forged map[string]store.Revision, at store.Revision) {
 	for _, r := range recs {
 		x.Put(r.Value, r.Version)
@@ -317,20 +358,33 @@ func (x *Roster) CatchUp(listed map[string]bool, recs []record.Versioned[record.
 	for path, version := range forged {
 		x.Forge(path, version)
 	}
-	for _, path := range x.Paths() {
-		if !listed[path] {
-			x.Remove(path, at) // unless it came after at
-		}
+	for _, path := range x.missing(listed) {
+		x.Remove(path, at) // unless it came after at
 	}
 	x.Seen(at)
+}
+
+// missing returns the members that are not among those at these paths, which are sorted.
+func (x *Roster) missing(listed []string) (out []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, path := range x.sorted {
+		for len(listed) > 0 && listed[0] < path {
+			listed = listed[1:]
+		}
+		if len(listed) == 0 || listed[0] != path {
+			out = append(out, path)
+		}
+	}
+	return out
 }
 
 // Find returns the record of a member, and whether there is one.
 func (x *Roster) Find(path string) (record.Member, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	m, ok := x.members[path]
-	return m.Value, ok
+	_, ok := x.members[path]
+	return x.atLocked(path).Value, ok
 }
 
 // Visible is what one member is shown of another.

@@ -96,8 +96,8 @@ func TestFollowsTheStore(t *testing.T) {
 						active++
 					}
 				}
-				if len(x.Versions()) != len(truth) || len(x.Paths()) != len(truth) {
-					t.Fatalf("%d members in view (%d sorted), want %d", len(x.Versions()), len(x.Paths()), len(truth))
+				if len(x.All()) != len(truth) || len(x.Paths()) != len(truth) {
+					t.Fatalf("%d members in view (%d sorted), want %d", len(x.All()), len(x.Paths()), len(truth))
 				}
 				if got := x.Count(identity.Data); got != active {
 					t.Fatalf("%d active data members, want %d", got, active)

@@ -139,6 +139,7 @@ func (b *Current) Read(ctx context.Context, s *authority.State) (bundle.Input, e
 // Shown is what people are shown of the trust state and its bans.
 type Shown struct {
 	Bans int // those that there are, also those that cannot be read
+	IDs  *bundle.IDBans
 	// Findings name what of them was altered in the store or is missing there.
 	Findings []*fealtyv1.Finding
 }
@@ -156,6 +157,7 @@ func (b *Current) Look(ctx context.Context, s *authority.State) (out Shown, err 
 	}
 	var suspects []authority.Suspect
 	var state, bans, others []string
+	out.IDs = in.IDBans(bad)
 	out.Bans = len(in.BannedIDs) + len(in.BannedKeys)
 	for _, one := range bad {
 		suspects = append(suspects, authority.Suspect{What: one.Key, Err: one.Err})

@@ -369,6 +369,64 @@ func (l *Members) Message(id identity.ID) *fealtyv1.Live {
 	return out
 }
 
+// A Glance is what little of what is heard of a member tells whether there is more to see.
+type Glance struct {
+	Connected  bool
+	AloneUntil *timestamppb.Timestamp // as it said; nil: it did not
+	AloneLimit string
+
+	paused bool // its process says so
+	quiet  bool // of what it holds, of its clock and of its log there is nothing for somebody to look at
+}
+
+// Glances adds to out what [Members.Message] tells of the members with these ids, at a glance; above says of what one
+// holds whether it is more than the store can have given it.
+func (l *Members) Glances(out []Glance, ids []identity.ID, above func(*fealtyv1.HeldVersion) bool) []Glance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		m, paused := l.members[id], l.processes[id].GetPaused()
+		if m == nil {
+			out = append(out, Glance{paused: paused})
+			continue
+		}
+		out = append(out, Glance{
+			Connected: l.heardLocked(m), AloneUntil: m.aloneUntil, AloneLimit: m.aloneLimit, paused: paused,
+			quiet: m.staleSince.IsZero() && m.clockBehind == 0 && m.logProblem == "" && plain(m.held, above),
+		})
+	}
+	return out
+}
+
+// glanceOf glances at what somebody else hears of a member.
+func glanceOf(l *fealtyv1.Live, above func(*fealtyv1.HeldVersion) bool) Glance {
+	return Glance{
+		Connected: l.GetConnected(), AloneUntil: l.GetAutonomousUntil(), AloneLimit: l.GetAutonomyLimit(),
+		paused: l.GetProcess().GetPaused(),
+		quiet: l.GetStaleSince() == nil && l.GetClockBehind() == nil && l.GetLogProblem() == "" &&
+			plain(l.GetHeld(), above),
+	}
+}
+
+// Well reports whether a member is connected and there is nothing for somebody to look at, and what is heard of it then:
+// what [Newer] makes of what is heard of it here and what is heard elsewhere, which may be nil. Of one that several hear
+// it is not said: it is moving from one coordinator to another.
+func (g Glance) Well(elsewhere *fealtyv1.Live, above func(*fealtyv1.HeldVersion) bool) (Glance, bool) {
+	other := glanceOf(elsewhere, above)
+	switch {
+	case g.Connected == other.Connected, g.paused, other.paused:
+		return Glance{}, false
+	case g.Connected:
+		return g, g.quiet
+	}
+	return other, other.quiet
+}
+
+// plain reports whether there is nothing to say of what a member holds.
+func plain(held []*fealtyv1.HeldVersion, above func(*fealtyv1.HeldVersion) bool) bool {
+	return !slices.ContainsFunc(held, func(h *fealtyv1.HeldVersion) bool { return notFresh(h) || above(h) })
+}
+
 // DegradedPeriods returns when id was in degraded mode, by its own word.
 func (l *Members) DegradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod {
 	l.mu.Lock()

@@ -23,6 +23,13 @@ func (p *Peers) Live(path string) *fealtyv1.Live {
 	return p.live[path]
 }
 
+// AllLive returns what the others hear of members, by path, as they said when they were asked last. It is not to be changed.
+func (p *Peers) AllLive() map[string]*fealtyv1.Live {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live // which the next answers take the place of, whole
+}
+
 // Unanswered returns the coordinators that did not say what they hear, sorted, and whether
 // nobody could tell which there are.
 func (p *Peers) Unanswered() (silent []peer.Record, lost bool) {
