@@ -376,7 +376,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.knobs.maxListed = snapshot.MaxBans
 	}
 	if cfg.knobs.reads == nil {
-		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts)
+		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts, publication.ReadsPacked)
 	}
 	if cfg.knobs.parse == nil {
 		cfg.knobs.parse = manifest.Parse

@@ -8,13 +8,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/peer"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // A field that a coordinator of an earlier release cannot read is refused by its name
@@ -103,7 +106,8 @@ func TestLongSetWaitsForEarlierReleases(t *testing.T) {
 	coordinatortest.WantOnly(t, "after it stopped", d.Set(long('y')), "")
 }
 
-// Long contents are in parts, but while a coordinator of an earlier release is heard, which reads none.
+// Long contents are in parts and headers are packed, but while a coordinator of an earlier release is heard, which
+// reads neither.
 func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.Tenants(t)
@@ -124,6 +128,10 @@ func TestContentsAreWholeForEarlierReleases(t *testing.T) {
 		coordinatortest.WantWholeAt(d, t, p)
 		if got := len(d.Store.Keys(publication.IndexPrefix)) > 0; got != want {
 			t.Errorf("%s, and contents are in parts: %v", when, got)
+		}
+		packed, long := d.Store.Keys(publication.PackedPrefix), d.Store.Keys(publication.HeaderPrefix)
+		if want && len(long) > 0 || !want && len(packed) > 0 {
+			t.Errorf("%s, and %d headers are packed, and %d not", when, len(packed), len(long))
 		}
 		if _, err := other.Parts().Publication.Publish(t.Context(), other.Parts().Head.State(), publication.NewPublisher()); err != nil {
 			t.Fatal(err)
@@ -204,6 +212,95 @@ func TestContentsThatWereStoredAnew(t *testing.T) {
 	if err != nil || !got.Serves() || got.Tree.Root() != p.Tree.Root() {
 		t.Errorf("something else is read (%v)", err)
 	}
+}
+
+// What an earlier release stored is turned where generations have room, and turned back at once when such a
+// coordinator is heard again. A kill anywhere leaves a publication that is whole.
+func TestHeadersAreTurned(t *testing.T) {
+	t.Parallel()
+	const crowd = 100 // more than two generations have room for
+	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, func(cfg *coordinator.Config) { cfg.Publishing.Operations = store.CutOps })
+	d.Alter = func(cfg *coordinator.Config) {
+		cfg.Earlier("0.1.0")
+		cfg.Publishing.Operations = store.CutOps
+	}
+	other := d.Second(coordinatortest.PoolEntries)
+	defer other.Close()
+	d.Alter = func(cfg *coordinator.Config) { cfg.Publishing.Operations = store.CutOps }
+	for i := range crowd {
+		s := d.State()
+		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active, Entry: "pool"}
+		r.Selectors, r.Incarnation = []string{"token:pool"}, coordinatortest.KeyNumber(i)
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	coordinatortest.FollowMembers(d, d.C)
+	counts := func() (packed, long int) {
+		return len(d.Store.Keys(publication.PackedPrefix)), len(d.Store.Keys(publication.HeaderPrefix))
+	}
+	announce := func(stopped bool) {
+		t.Helper()
+		if err := other.Parts().Announcement.Announce(t.Context(), stopped); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := publication.NewPublisher()
+	announce(false)
+	p := coordinatortest.MustPublish(d, b)
+	root := p.Tree.Root()
+	if packed, long := counts(); packed > 0 || long != p.Len() {
+		t.Fatalf("an earlier release is heard, and of %d headers %d are packed", p.Len(), packed)
+	}
+	killed := errors.New("killed")
+	// again renews what is published, and is killed at a point on the way; "": it is not.
+	again := func(at string) {
+		t.Helper()
+		if at != "" {
+			d.Faults.Fail(at, killed)
+		}
+		if err := coordinatortest.PublishAll(d, d.C, b); err != nil && !errors.Is(err, killed) {
+			t.Fatal(err)
+		}
+		if at != "" {
+			d.Faults.Disarm(at)
+			d.Restart()
+			coordinatortest.FollowMembers(d, d.C)
+			b = publication.NewPublisher()
+		}
+		for _, c := range []*coordinator.Coordinator{d.C, other} {
+			p, err := c.Parts().Publication.Load(t.Context(), c.Parts().Head.State())
+			if err != nil || !p.Serves() || p.Tree.Root() != root {
+				t.Fatalf("killed at %q, and a publication of %d headers is left broken (%v)", at, p.Len(), err)
+			}
+		}
+	}
+	announce(true)
+	steps := 0
+	for packed, was := 0, 0; packed < p.Len(); packed, _ = counts() {
+		d.Advance(publication.Renew)
+		again([]string{"", "publish.before-commit", "publish.after-commit", ""}[steps%4])
+		if now, _ := counts(); now < was || now-was > store.CutOps/2 {
+			t.Fatalf("%d headers were packed, and %d are", was, now)
+		}
+		was, _ = counts()
+		if steps++; steps > crowd {
+			t.Fatalf("it does not end: %d of %d are packed", was, p.Len())
+		}
+	}
+	if steps < 3 {
+		t.Errorf("it is done in %d steps", steps)
+	}
+	coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
+	announce(false)
+	again("publish.after-commit")
+	again("")
+	if packed, long := counts(); packed > 0 || long != p.Len() {
+		t.Errorf("it is heard again, and of %d headers %d are packed", p.Len(), packed)
+	}
+	coordinatortest.WantWholeAt(d, t, coordinatortest.MustPublish(d, b))
 }
 
 func newClaim(t *testing.T) string {

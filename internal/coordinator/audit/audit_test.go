@@ -417,7 +417,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 
 // TestChainsCostJoinsLittle counts what joins on three coordinators cost the store with chains and without: as many
 // transactions and as many round trips, none of which waits for another one's entry, and within 5%
-// of the operations, and of the bytes of all that a join has written. A checkpoint is no part of any of them,
+// of the operations, and 7% of the bytes of all that a join has written. A checkpoint is no part of any of them,
 // and costs a few calls.
 func TestChainsCostJoinsLittle(t *testing.T) {
 	t.Parallel()
@@ -428,7 +428,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 		t.Errorf("%d transactions and %d round trips with chains, %d and %d without", with.transactions, with.trips,
 			without.transactions, without.trips)
 	}
-	if 100*with.bytes > 105*without.bytes || 100*with.operations > 105*without.operations {
+	if 100*with.bytes > 107*without.bytes || 100*with.operations > 105*without.operations {
 		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations,
 			without.bytes, without.operations)
 	}

@@ -115,7 +115,7 @@ func WantWholeAt(d *Desk, t testing.TB, p *publication.View) {
 		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d orphans", len(got),
 			len(maps.Collect(p.Contents())), len(named), len(p.Orphans))
 	}
-	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != p.Len() {
+	if got := append(d.Store.Keys(publication.HeaderPrefix), d.Store.Keys(publication.PackedPrefix)...); len(got) != p.Len() {
 		t.Errorf("%d headers are stored, %d served", len(got), p.Len())
 	}
 }

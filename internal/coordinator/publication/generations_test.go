@@ -78,9 +78,9 @@ func TestGenerationsAreWhole(t *testing.T) {
 			ahead, swept = ahead+contents, swept+deleted
 		}
 		p, err := d.C.Parts().Publication.Load(t.Context(), d.State())
-		if err != nil || p.Broken || p.Len() != len(d.Store.Keys(publication.HeaderPrefix)) {
+		if err != nil || p.Broken || p.Len() != len(d.Store.Keys(publication.PackedPrefix)) {
 			t.Errorf("%d headers of %d are read after %d puts and %d deletes (%v)", p.Len(),
-				len(d.Store.Keys(publication.HeaderPrefix)), len(tx.Put), len(tx.Delete), err)
+				len(d.Store.Keys(publication.PackedPrefix)), len(tx.Put), len(tx.Delete), err)
 		}
 	})
 	b := publication.NewPublisher()

@@ -7,12 +7,14 @@
 //	publication/state                              the record in force, and what it stands on
 //	publication/header/<scope>/node/<kind>/<name>  a header for one member, exact bytes
 //	publication/header/<scope>/group/<hex>         one for all members with the same roles and organizations
+//	publication/packed/<the same>                  such a header, packed
 //	publication/content/<sha256>                   content that a header names, as its own or as its base
 //	publication/index/<sha256>                     the parts of such a content that is a long one
 //	publication/part/<sha256>                      a part of one
 //
-// Long contents are divided into parts by package chunk, unless a coordinator of an earlier release is
-// running, which cannot read parts: then they are kept whole.
+// Long contents are divided into parts by package chunk, and headers are packed, unless a coordinator of an earlier
+// release is running, which cannot read that: then contents are kept whole, and headers are not packed. What is stored
+// in the other form is turned, once: whole contents where they change, headers where generations have room for them.
 //
 // A content that no header names is an orphan, as is a header at any other key: the leader deletes it,
 // and makes again what a subject lacks.
@@ -53,6 +55,7 @@ const (
 	Prefix        = "publication/"
 	StateKey      = "publication/state"
 	HeaderPrefix  = "publication/header/"
+	PackedPrefix  = "publication/packed/"
 	ContentPrefix = "publication/content/"
 	IndexPrefix   = "publication/index/"
 	PartPrefix    = "publication/part/"
@@ -60,6 +63,9 @@ const (
 
 // ReadsParts is what a coordinator tells the others that it reads, so that long contents are divided.
 const ReadsParts = "publication.parts"
+
+// ReadsPacked is the same, so that headers are packed.
+const ReadsPacked = "publication.packed"
 
 // Limits and times of publications.
 const (

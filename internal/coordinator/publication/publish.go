@@ -67,6 +67,7 @@ type Publisher struct {
 	orphans map[string]bool
 	met     *View
 
+	packer   packer
 	found    unsatisfied
 	races    races
 	withheld withholding
@@ -269,7 +270,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if err != nil {
 		return false, err
 	}
-	divides := c.readParts(all)
+	divides, packs := c.read(all, ReadsParts), c.read(all, ReadsPacked)
 	if !p.State.Exists() || b.races.late {
 		// Its version numbers the first generation, and after another one nothing comes late.
 		ch := s.Records.NewChange(s.HeadVersion)
@@ -287,11 +288,11 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if err != nil {
 		return false, err
 	}
-	w := &work{left: room, ready: ready}
+	w := &work{left: room, ready: ready, packs: packs}
 	c.compile(ctx, s, b, p, next.Addresses(), w, uint64(p.State.Version), now)
 
 	vouched := p.State.Value
-	due := w.changes() || p.Broken || coordinators || p.divided > 0 && !divides
+	due := w.changes() || p.Broken || coordinators || p.divided > 0 && !divides || p.packed > 0 && !packs
 	if p.Len() > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
@@ -303,6 +304,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		c.publishedAll(ctx, b, w)
 		return w.more, c.sweep(ctx, s, leads, b, p, w.more)
 	}
+	w.turn(p)
 	after, changes := p.with(w.put, w.drop, w.contents, divides)
 	after.State.Value = next
 	after.State.Value.Record, after.State.Value.Signatures = nil, nil
@@ -326,7 +328,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	// Nothing is published under keys or revocations that are not in force any more,
 	// nor of peers that are banned or gone.
 	ch.Require(bundle.StateKey, store.Revision(t.Version))
-	w.write(ch)
+	w.write(ch, p, &b.packer)
 	if w.configured {
 		ch.Require(desired.StateKey, b.configVersion)
 	}
@@ -672,6 +674,8 @@ type work struct {
 	put        []*Published
 	left       store.Room // beside what every generation has
 	headers    int        // bytes of put in the store, at most
+	packs      bool       // how they are stored
+	turned     int        // of how many that is another way than before
 	bytes      int        // of the contents that put brings
 	drop       map[HeaderPath]bool
 	contents   map[string][]byte         // new ones, by hash
@@ -723,7 +727,7 @@ func (c *Publication) roomOf(s *authority.State, leads store.Condition, p *View,
 // room reports whether n more headers may change in this generation, of a member's or a group's.
 func (w *work) room(n int) bool {
 	left := w.left
-	others := len(w.drop) + len(w.require) + 1 // with the condition on the member
+	others := len(w.drop) + len(w.require) + w.turned + 1 // with the condition on the member
 	fits := left.Take(len(w.put)+n+others, w.headers+n*headerBytes+others*store.MaxKeyBytes)
 	// The first one goes in any case, else nothing ever would.
 	first := len(w.done)+len(w.doneGroups)+len(w.put)+len(w.drop) == 0
@@ -734,25 +738,67 @@ func (w *work) room(n int) bool {
 	return true
 }
 
-func (w *work) add(h Published, raw []byte) {
-	w.put = append(w.put, &h)
-	w.headers += len(h.Header.Header)*4/3 + headerBytes - internalsnapshot.MaxHeader*4/3
+// add puts a header in the place of the one that p has.
+func (w *work) add(p *View, h Published, raw []byte) {
+	w.putIn(p, h)
 	if w.contents[h.Header.Content] == nil {
 		w.bytes += len(raw)
 	}
 	w.contents[h.Header.Content] = raw
 }
 
+func (w *work) putIn(p *View, h Published) {
+	h.packed = w.packs
+	w.put = append(w.put, &h)
+	w.headers += len(h.Header.Header)*4/3 + headerBytes - internalsnapshot.MaxHeader*4/3
+	if i, ok := p.Find(h.HeaderPath); ok && p.Header(i).packed != h.packed {
+		w.turned++
+	}
+}
+
+// turn puts headers that are stored in the other way than new ones, as they are, as far as there is room.
+func (w *work) turn(p *View) {
+	if w.packs && p.packed == p.Len() || !w.packs && p.packed == 0 {
+		return
+	}
+	changes := make(map[HeaderPath]bool)
+	for _, h := range w.put {
+		changes[h.HeaderPath] = true
+	}
+	for _, h := range p.Headers() {
+		if h.packed == w.packs || changes[h.HeaderPath] || w.drop[h.HeaderPath] {
+			continue
+		}
+		if !w.room(1) {
+			return
+		}
+		w.putIn(p, *h)
+	}
+}
+
 func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
 
-// write adds the work to ch. Conditions on the members' records make it true at
+// write adds the work to ch, which comes after p. Conditions on the members' records make it true at
 // the very revision at which it is committed.
-func (w *work) write(ch *record.Change) {
+func (w *work) write(ch *record.Change, p *View, x *packer) {
 	for _, h := range w.put {
-		ch.Write(HeaderKey(h.HeaderPath), h.Header)
+		if i, ok := p.Find(h.HeaderPath); ok && p.Header(i).packed != h.packed {
+			ch.Drop(p.Header(i).key())
+		}
+		if !h.packed {
+			ch.Write(h.key(), h.Header)
+			continue
+		}
+		raw, err := x.pack(h.Header)
+		if err != nil && ch.Err == nil {
+			ch.Err = fmt.Errorf("pack %s: %w", h.HeaderPath, err)
+		}
+		ch.WriteRaw(h.key(), raw)
 	}
 	for path := range w.drop {
-		ch.Drop(HeaderKey(path))
+		if i, ok := p.Find(path); ok {
+			ch.Drop(p.Header(i).key())
+		}
 	}
 	for path, version := range w.require {
 		ch.Require(record.MemberPrefix+path, version)
@@ -1004,7 +1050,7 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 	case err != nil:
 		x.fail(name, t.Scope, err)
 	case changed:
-		x.w.add(h, raw)
+		x.w.add(x.p, h, raw)
 		x.w.configured = true
 	}
 	return removed
@@ -1079,7 +1125,7 @@ func (x *compilation) member(path string, member record.Versioned[record.Member]
 		return
 	}
 	if changed {
-		x.w.add(h, raw)
+		x.w.add(x.p, h, raw)
 	}
 }
 

@@ -173,8 +173,8 @@ func TestPublish(t *testing.T) {
 		coordinatortest.FollowMembers(d, d.C)
 		p := coordinatortest.MustPublish(d, b)
 		if _, ok := p.Find(publication.RuntimePath("data/z")); ok ||
-			slices.Contains(d.Store.Keys(publication.HeaderPrefix),
-				publication.HeaderKey(publication.RuntimePath("data/z"))) {
+			slices.Contains(d.Store.Keys(publication.PackedPrefix),
+				publication.PackedKey(publication.RuntimePath("data/z"))) {
 			t.Fatal("it still has a header")
 		}
 	})
@@ -223,12 +223,12 @@ func TestPublicationIsRepaired(t *testing.T) {
 		forged bool
 	}{
 		{"header altered", func(*coordinatortest.Desk) string {
-			return publication.HeaderKey(
+			return publication.PackedKey(
 				publication.RuntimePath("data/a"))
 		}, flip,
 			true},
 		{"header deleted", func(*coordinatortest.Desk) string {
-			return publication.HeaderKey(
+			return publication.PackedKey(
 				publication.RuntimePath("data/a"))
 		}, gone,
 			false},
@@ -271,7 +271,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		a := coordinatortest.ReaderOf(d.Joined("a"))
 		was := coordinatortest.MustPublish(d, publication.NewPublisher())
 		a.MustRead(d, was)
-		old := d.Store.Snapshot()[publication.HeaderKey(publication.RuntimePath("data/a"))].Value
+		old := d.Store.Snapshot()[publication.PackedKey(publication.RuntimePath("data/a"))].Value
 		coordinatortest.DrainAt(d, t, "a")
 		coordinatortest.FollowMembers(d, d.C)
 		a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
@@ -281,7 +281,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		}
 		coordinatortest.FollowMembers(d, d.C)
 		newest := a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
-		if !d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")),
+		if !d.Store.Alter(publication.PackedKey(publication.RuntimePath("data/a")),
 			func([]byte) []byte { return old }) {
 			t.Fatal("there is no such key")
 		}
@@ -290,7 +290,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 			coordinatortest.MustPublish(d, publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, newest.Header().ConfigVersion)
 		}
-		if len(d.Store.Keys(publication.HeaderPrefix)) != 1+poolScopes ||
+		if len(d.Store.Keys(publication.PackedPrefix)) != 1+poolScopes ||
 			len(d.Store.Keys(publication.ContentPrefix)) != 1+poolScopes {
 			t.Fatalf("keys %v", d.Store.Keys(publication.Prefix))
 		}
@@ -300,10 +300,10 @@ func TestPublicationIsRepaired(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		a := coordinatortest.ReaderOf(d.Joined("a"))
 		was := a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
-		contents, headers := d.Store.Keys(publication.ContentPrefix), d.Store.Keys(publication.HeaderPrefix)
-		for _, key := range []string{publication.HeaderPrefix + "data/a",
-			publication.HeaderPrefix + "unknown/node/data/a",
-			publication.HeaderPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
+		contents, headers := d.Store.Keys(publication.ContentPrefix), d.Store.Keys(publication.PackedPrefix)
+		for _, key := range []string{publication.PackedPrefix + "data/a",
+			publication.PackedPrefix + "unknown/node/data/a",
+			publication.PackedPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
 			s := d.State()
 			ch := s.Records.NewChange(s.HeadVersion)
 			i, _ := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/a"))
@@ -312,14 +312,14 @@ func TestPublicationIsRepaired(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
+		d.Store.Alter(publication.PackedKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
 		d.Restart()
 		b := publication.NewPublisher()
 		if v := a.MustRead(d, coordinatortest.MustPublish(d, b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
 			v.Header().ContentHash != was.Header().ContentHash {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, was.Header().ConfigVersion)
 		}
-		if keys := d.Store.Keys(publication.HeaderPrefix); !slices.Equal(keys, headers) {
+		if keys := d.Store.Keys(publication.PackedPrefix); !slices.Equal(keys, headers) {
 			t.Fatalf("headers are kept at %v", keys)
 		}
 		if keys := d.Store.Keys(publication.ContentPrefix); !slices.Equal(keys, contents) {
@@ -330,6 +330,28 @@ func TestPublicationIsRepaired(t *testing.T) {
 		if coordinatortest.MustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
 			t.Fatal("it is made again a second time")
 		}
+	})
+	t.Run("the other form of what was made again", func(t *testing.T) {
+		// An earlier release that led makes all again, and was stopped before it swept.
+		d := coordinatortest.PoolDesk(t)
+		a := coordinatortest.ReaderOf(d.Joined("a"))
+		a.MustRead(d, coordinatortest.MustPublish(d, publication.NewPublisher()))
+		i, _ := d.C.Parts().Publication.View().Find(publication.RuntimePath("data/a"))
+		left := d.C.Parts().Publication.View().Header(i).Header
+		d.Store.Alter(publication.PackedKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
+		d.Restart()
+		p := coordinatortest.MustPublish(d, publication.NewPublisher())
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
+		ch.Write(publication.HeaderKey(publication.RuntimePath("data/a")), left)
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.Restart()
+		again := coordinatortest.MustPublish(d, publication.NewPublisher())
+		if again.State.Version != p.State.Version || again.Broken {
+			t.Error("all is made again for a left-over")
+		}
+		coordinatortest.WantWholeAt(d, t, again)
 	})
 	t.Run("foreign key", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
@@ -492,7 +514,7 @@ func TestRepairInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{publication.HeaderKey(publication.RuntimePath("data/n0000")), publication.StateKey} {
+	for _, key := range []string{publication.PackedKey(publication.RuntimePath("data/n0000")), publication.StateKey} {
 		if !d.Store.Alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}

@@ -81,6 +81,15 @@ type Published struct {
 	HeaderPath
 	Header HeaderRecord
 	Leaf   snapshot.Digest
+	packed bool // how it is stored
+}
+
+// key returns where the header is stored.
+func (h *Published) key() string {
+	if h.packed {
+		return PackedKey(h.HeaderPath)
+	}
+	return HeaderKey(h.HeaderPath)
 }
 
 // HeaderPath says which header it is: its key, without the prefix, in parts. It is
@@ -184,5 +193,6 @@ func ContentKey(hash string) string { return ContentPrefix + hash }
 func indexKey(hash string) string { return IndexPrefix + hash }
 func partKey(hash string) string  { return PartPrefix + hash }
 
-// HeaderKey returns where a header is.
+// HeaderKey returns where a header is that is not packed, and PackedKey where one is that is.
 func HeaderKey(path HeaderPath) string { return HeaderPrefix + path.String() }
+func PackedKey(path HeaderPath) string { return PackedPrefix + path.String() }

@@ -68,25 +68,27 @@ func (p *View) after(s *authority.State, written map[string]store.Entry) *View {
 	var put []*Published
 	drop, contents := make(map[HeaderPath]bool), make(map[string]*stored)
 	var pieces pieces
+	var packed unpacker
 	for key, e := range written {
 		path, header := strings.CutPrefix(key, HeaderPrefix)
+		if !header {
+			path, header = strings.CutPrefix(key, PackedPrefix)
+		}
 		hash, content := strings.CutPrefix(key, ContentPrefix)
 		switch {
 		case key == StateKey:
-		case header:
+		case header && e.Version == 0: // unless it is put in the other form
 			parsed, ok := parseHeaderPath(path)
 			if !ok {
 				return nil
 			}
-			if e.Version == 0 {
-				drop[parsed] = true
-				continue
-			}
-			h, err := record.Open[HeaderRecord](s.Records, e)
-			if err != nil || h.Value.ConfigVersion < state.Value.Since {
+			drop[parsed] = true
+		case header:
+			h, err := openHeader(s, &packed, e)
+			if err != nil || h == nil || h.Header.ConfigVersion < state.Value.Since {
 				return nil
 			}
-			put = append(put, &Published{parsed, h.Value, snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
+			put = append(put, h)
 		case e.Version == 0: // whether it is used is asked below
 		case content:
 			raw, err := s.Records.Open(key, e.Value)

@@ -166,13 +166,13 @@ func TestSinceOfALyingStore(t *testing.T) {
 		"it is not kept":                 func(*store.Change, map[string]store.Entry) {},
 		"nothing is told":                func(ch *store.Change, _ map[string]store.Entry) { *ch = store.Change{Revision: 1} },
 		"it is told as a later one":      func(ch *store.Change, _ map[string]store.Entry) { ch.Revision++ },
-		"a header is altered":            puts(publication.HeaderPrefix, flip),
+		"a header is altered":            puts(publication.PackedPrefix, flip),
 		"a content is altered":           puts(publication.ContentPrefix, flip),
 		"the record is altered":          puts(publication.StateKey, flip),
-		"a header is left out":           omit(publication.HeaderPrefix),
+		"a header is left out":           omit(publication.PackedPrefix),
 		"a content is left out":          omit(publication.ContentPrefix),
 		"the record is left out":         omit(publication.StateKey),
-		"a header is gone":               gone(publication.HeaderKey(publication.RuntimePath("data/both"))),
+		"a header is gone":               gone(publication.PackedKey(publication.RuntimePath("data/both"))),
 		"contents are gone":              gone(publication.ContentPrefix),
 		"a content under the name of another": func(ch *store.Change, before map[string]store.Entry) {
 			puts(publication.ContentPrefix, func(e *store.Entry) {
@@ -191,7 +191,7 @@ func TestSinceOfALyingStore(t *testing.T) {
 			})(ch, before)
 		},
 		"headers as they were": func(ch *store.Change, before map[string]store.Entry) {
-			puts(publication.HeaderPrefix, func(e *store.Entry) {
+			puts(publication.PackedPrefix, func(e *store.Entry) {
 				if b, ok := before[e.Key]; ok {
 					e.Value = slices.Clone(b.Value)
 				}
@@ -253,7 +253,7 @@ func TestAlteredBehindAFollower(t *testing.T) {
 	b := publication.NewPublisher()
 	coordinatortest.MustPublish(d, b)
 	follow(d, t, other)
-	if !d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/both")), func(raw []byte) []byte {
+	if !d.Store.Alter(publication.PackedKey(publication.RuntimePath("data/both")), func(raw []byte) []byte {
 		raw[len(raw)-1] ^= 1
 		return raw
 	}) {

@@ -50,8 +50,9 @@ func wantView(t *rapid.T, got *View, list []*Published, contents map[string]*sto
 		t.Fatalf("the root over %d headers is not the one of the plain tree", len(list))
 	}
 	if !maps.Equal(maps.Collect(got.groups.all()), maps.Collect(want.groups.all())) ||
-		!maps.Equal(maps.Collect(got.parts.all()), maps.Collect(want.parts.all())) || got.divided != want.divided {
-		t.Fatal("groups or parts are counted in another way")
+		!maps.Equal(maps.Collect(got.parts.all()), maps.Collect(want.parts.all())) || got.divided != want.divided ||
+		got.packed != want.packed {
+		t.Fatal("groups, parts or what is packed are counted in another way")
 	}
 	if !maps.EqualFunc(maps.Collect(got.contents.all()), maps.Collect(want.contents.all()), func(a, b *stored) bool {
 		return string(a.raw) == string(b.raw) && (a.raw == nil) == (b.raw == nil) && slices.Equal(a.parts, b.parts) && a.uses == b.uses
@@ -97,6 +98,7 @@ func TestSteps(t *testing.T) {
 				raw := content()
 				h := &Published{HeaderPath: path(), Header: HeaderRecord{Content: hashOf(raw), ConfigVersion: number,
 					Group: hashOf(fmt.Append(nil, number%3))}, Leaf: sha256.Sum256(fmt.Append(nil, number))}
+				h.packed = rapid.Bool().Draw(t, "packed")
 				if rapid.Bool().Draw(t, "base") { // which may be one that was lost
 					h.Header.Base = hashOf(content())
 				}

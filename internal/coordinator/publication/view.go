@@ -32,6 +32,7 @@ type View struct {
 	headers headers
 	// contents are those that headers name, by their hash.
 	contents table[*stored]
+	packed   int        // how many headers are
 	divided  int        // how many of them are stored in parts
 	parts    table[int] // of those, by hash, and how often each is named
 	groups   table[int] // how many node_runtimes there are of each group
@@ -128,12 +129,18 @@ func (p *View) Signed(i int) (*snapshot.Signed, error) {
 
 // uses reports whether a header or a content of p is stored at key.
 func (p *View) uses(key string) bool {
-	if path, ok := strings.CutPrefix(key, HeaderPrefix); ok {
+	path, header := strings.CutPrefix(key, HeaderPrefix)
+	packed := false
+	if !header {
+		path, packed = strings.CutPrefix(key, PackedPrefix)
+	}
+	if header || packed {
 		parsed, ok := parseHeaderPath(path)
-		if ok {
-			_, ok = p.Find(parsed)
+		if !ok {
+			return false
 		}
-		return ok
+		i, ok := p.Find(parsed)
+		return ok && p.Header(i).packed == packed
 	}
 	if hash, ok := strings.CutPrefix(key, PartPrefix); ok {
 		_, ok = p.parts.get(hash)
@@ -233,22 +240,26 @@ func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[str
 // step returns p after a commit that put some headers and dropped others, where fresh tells how a content is stored
 // that p does not have; nil: it is not.
 func (p *View) step(put []*Published, drop map[HeaderPath]bool, fresh func(hash string) *stored) (*View, step) {
-	next := &View{contents: p.contents, divided: p.divided, parts: p.parts, groups: p.groups, messages: new(sync.Map)}
+	next := &View{contents: p.contents, packed: p.packed, divided: p.divided, parts: p.parts, groups: p.groups,
+		messages: new(sync.Map)}
 	uses := make(map[string]int) // more than before, or less, by hash
-	count := func(path HeaderPath, h *HeaderRecord, by int) {
-		uses[h.Content] += by
-		uses[h.Base] += by
-		if path.Scope == snapshot.ScopeNodeRuntime {
-			next.groups = counted(next.groups, h.Group, by)
+	count := func(h *Published, by int) {
+		uses[h.Header.Content] += by
+		uses[h.Header.Base] += by
+		if h.Scope == snapshot.ScopeNodeRuntime {
+			next.groups = counted(next.groups, h.Header.Group, by)
+		}
+		if h.packed {
+			next.packed += by
 		}
 	}
 	edits := editsOf(put, drop)
 	for _, e := range edits {
 		if i, ok := p.Find(e.path); ok {
-			count(e.path, &p.Header(i).Header, -1)
+			count(p.Header(i), -1)
 		}
 		if e.put != nil {
-			count(e.path, &e.put.Header, 1)
+			count(e.put, 1)
 		}
 	}
 	delete(uses, "") // no base
@@ -317,6 +328,9 @@ func newView(state record.Versioned[Record], list []*Published, contents map[str
 		if h.Scope == snapshot.ScopeNodeRuntime {
 			p.groups = counted(p.groups, h.Header.Group, 1)
 		}
+		if h.packed {
+			p.packed++
+		}
 	}
 	delete(uses, "")
 	for hash, n := range uses {
@@ -346,6 +360,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	var orphans []string
 	contents, broken := make(map[string]*stored), false
 	var pieces pieces
+	var packed unpacker
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == StateKey:
@@ -373,20 +388,16 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 				continue
 			}
 			pieces.add(e.Key, raw)
-		case strings.HasPrefix(e.Key, HeaderPrefix):
-			h, err := record.Open[HeaderRecord](s.Records, e)
+		case strings.HasPrefix(e.Key, HeaderPrefix), strings.HasPrefix(e.Key, PackedPrefix):
+			h, err := openHeader(s, &packed, e)
 			if err != nil {
 				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
+			}
+			if h == nil {
 				orphans = append(orphans, e.Key)
 				continue
 			}
-			path, ok := parseHeaderPath(e.Key[len(HeaderPrefix):])
-			if !ok { // as another release laid them out
-				orphans = append(orphans, e.Key)
-				continue
-			}
-			headers = append(headers, &Published{path, h.Value,
-				snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
+			headers = append(headers, h)
 		default:
 			orphans = append(orphans, e.Key)
 		}
@@ -399,7 +410,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	headers = slices.DeleteFunc(headers, func(h *Published) bool {
 		lost := contents[h.Header.Content] == nil || h.Header.ConfigVersion < state.Value.Since
 		if lost {
-			orphans = append(orphans, HeaderKey(h.HeaderPath))
+			orphans = append(orphans, h.key())
 		}
 		return lost
 	})
@@ -409,7 +420,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 		// with new versions, so that members take them.
 		broken = true
 		for _, h := range headers {
-			orphans = append(orphans, HeaderKey(h.HeaderPath))
+			orphans = append(orphans, h.key())
 		}
 		p = newView(state, nil, nil)
 	}
@@ -422,6 +433,34 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	slices.Sort(orphans)
 	p.Broken, p.Orphans = broken, slices.Compact(orphans)
 	return p, nil
+}
+
+// openHeader reads a header in either form. It is nil with an error, and where another release laid it out.
+func openHeader(s *authority.State, packed *unpacker, e store.Entry) (*Published, error) {
+	if path, ok := strings.CutPrefix(e.Key, PackedPrefix); ok {
+		raw, err := s.Records.Open(e.Key, e.Value)
+		if err != nil {
+			return nil, err
+		}
+		parsed, ok := parseHeaderPath(path)
+		if !ok {
+			return nil, nil
+		}
+		h, err := packed.unpack(raw)
+		if err != nil {
+			return nil, fmt.Errorf("record %s passes its MAC but does not decode: %w", e.Key, err)
+		}
+		return &Published{parsed, h, snapshot.LeafOf(s.Manifest.Cluster, h.Header), true}, nil
+	}
+	h, err := record.Open[HeaderRecord](s.Records, e)
+	if err != nil {
+		return nil, err
+	}
+	parsed, ok := parseHeaderPath(strings.TrimPrefix(e.Key, HeaderPrefix))
+	if !ok {
+		return nil, nil
+	}
+	return &Published{parsed, h.Value, snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header), false}, nil
 }
 
 // keys returns where a content is stored.
@@ -519,13 +558,13 @@ func parseHash(name string) (chunk.Hash, error) {
 	return chunk.Hash(raw), nil
 }
 
-// readParts reports whether all coordinators that are heard read contents in parts.
-func (c *Publication) readParts(all []peer.Record) bool {
+// read reports whether all coordinators that are heard read a form.
+func (c *Publication) read(all []peer.Record, form string) bool {
 	for _, r := range all {
 		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= peer.SilentAfter {
 			continue
 		}
-		if !slices.Contains(r.Reads, ReadsParts) {
+		if !slices.Contains(r.Reads, form) {
 			return false
 		}
 	}
