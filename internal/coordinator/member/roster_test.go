@@ -207,3 +207,17 @@ func TestRenewalsTouchNobody(t *testing.T) {
 	x.Remove(a.Path(), version+1)
 	touched("it is gone", true)
 }
+
+// A listing removes who is not in it, but for those that came after it.
+func TestCatchUpRemovesWhoIsNotListed(t *testing.T) {
+	t.Parallel()
+	x := member.NewRoster()
+	for name, version := range map[string]store.Revision{"a": 1, "b": 2, "c": 9, "d": 3, "e": 4} {
+		x.Put(rec(identity.Data, name), version)
+	}
+	x.CatchUp([]string{"data/b", "data/bb", "data/d"}, []record.Versioned[record.Member]{{Value: rec(identity.Data, "bb"), Version: 5}},
+		nil, 5)
+	if got := strings.Join(x.Paths(), " "); got != "data/b data/bb data/c data/d" {
+		t.Errorf("in the view are %s", got)
+	}
+}

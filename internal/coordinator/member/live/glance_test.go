@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/member/live"
 	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // A glance calls a member well if and only if one coordinator hears it, and its whole message says nothing that is for
@@ -25,6 +26,7 @@ func TestGlanceIsOfTheMessage(t *testing.T) {
 	}
 	above := func(h *fealtyv1.HeldVersion) bool { return h.GetConfigVersion() > 100 }
 	wells := 0
+	testlane.Checks(t, 2000, 20_000)
 	rapid.Check(t, func(r *rapid.T) {
 		rarely := func(what string) bool { return rapid.IntRange(0, 5).Draw(r, what) == 0 }
 		var elapsed time.Duration
@@ -81,7 +83,9 @@ func TestGlanceIsOfTheMessage(t *testing.T) {
 		if rapid.Bool().Draw(r, "heard elsewhere") {
 			other := live.New(func() time.Duration { return elapsed })
 			hears(other)
-			elsewhere = other.Message(id)
+			if elsewhere = other.Message(id); elsewhere != nil && rapid.Bool().Draw(r, "of an earlier release") {
+				elsewhere.StaleSince = nil
+			}
 		}
 		here := l.Message(id)
 		glances := l.Glances(nil, []identity.ID{id}, above)
