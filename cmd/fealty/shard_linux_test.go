@@ -166,9 +166,11 @@ func (a *actuation) get(name, path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// working are the processes of the machines that a tenant has, by the machine, as the
-// provider has them on disk.
-func (a *actuation) working() map[string]int {
+// working are the processes of the machines that a tenant has, by the machine.
+func (a *actuation) working() map[string]int { return a.machines("configured") }
+
+// machines are the machines in a state, with their processes, as the provider has them on disk.
+func (a *actuation) machines(state string) map[string]int {
 	out := make(map[string]int)
 	files, err := filepath.Glob(filepath.Join(a.dir, "provider.data", "machines", "*", "machine.json"))
 	if err != nil || len(files) == 0 {
@@ -180,7 +182,7 @@ func (a *actuation) working() map[string]int {
 			Process        struct{ PID int }
 		}
 		text, err := os.ReadFile(file)
-		if err != nil || json.Unmarshal(text, &m) != nil || m.State != "configured" {
+		if err != nil || json.Unmarshal(text, &m) != nil || m.State != state {
 			continue
 		}
 		out[m.Machine] = m.Process.PID
@@ -366,18 +368,21 @@ func TestZombieShard(t *testing.T) {
 	}
 }
 
-// Everything without TLS, on loopback addresses: to try things out.
+// Everything without TLS, on loopback addresses: to try things out. What nobody wants any more is deleted, but one.
 func TestInsecureShard(t *testing.T) {
 	t.Parallel()
 	a := newActuation(t)
-	a.write("profiles.yaml", []byte("profiles:\n  - name: web\n    slots: 2\n    command: [sleep, \"600\"]\n"))
+	a.write("profiles.yaml", []byte("profiles:\n  - name: web\n    slots: 4\n    command: [sleep, \"600\"]\n"))
 	a.run("provider", "provider", "process", "--profiles", "profiles.yaml", "--insecure", "--believe-epochs")
-	a.run("shard", "shard", "--provider", "laptop="+a.at["provider"], "--insecure", "--enrol", "--cycle", "200ms")
+	a.run("shard", "shard", "--provider", "laptop="+a.at["provider"], "--insecure", "--enrol", "--cycle", "200ms", "--keep-idle", "1")
 	conn, err := grpc.NewClient("passthrough:///"+a.at["shard"], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	a.sessionOver(conn, "shard", 1).wants(2)
-	wait.Until(t, "two machines", func() bool { return len(a.working()) == 2 })
+	o := a.sessionOver(conn, "shard", 1)
+	o.wants(4)
+	wait.Until(t, "four machines", func() bool { return len(a.working()) == 4 })
+	o.wants(2)
+	wait.Until(t, "two machines, and an idle one", func() bool { return len(a.working()) == 2 && len(a.machines("idle")) == 1 })
 }

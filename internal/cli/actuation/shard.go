@@ -40,7 +40,11 @@ type shards struct {
 	grace     time.Duration
 	cycle     time.Duration
 	at        int
+	idle      int
 }
+
+// keepAll is a --keep-idle by which no idle machine is deleted.
+const keepAll = -1
 
 // Shard is the command fealty shard.
 func Shard() Command {
@@ -91,6 +95,9 @@ with its identity is in charge acts no more, and stays so that people can look a
 				"how long a tenant has before it loses a machine that it was told of")
 			flags.DurationVar(&f.cycle, "cycle", time.Second, "the time from one decision to the next")
 			flags.IntVar(&f.at, "execute-concurrency", 32, "how many machines are changed at once")
+			flags.IntVar(&f.idle, "keep-idle", keepAll,
+				"how many machines that nobody waits for stay, of each profile; the others are deleted, at most 5% or one "+
+					"in a cycle. -1: all stay")
 		},
 		Run: f.run,
 	}
@@ -107,6 +114,9 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	if f.cycle <= 0 || f.grace < 0 {
 		return badValue("--cycle", f.cycle.String(), "it and --reclaim-grace are times", "a duration such as 1s")
+	}
+	if f.idle < keepAll {
+		return badValue("--keep-idle", strconv.Itoa(f.idle), "it is a number of machines", "0 or more; -1: all stay")
 	}
 	who, err := f.identity.open(ctx, w, identity.Shard, func(credential.Reason) {})
 	if err != nil {
@@ -152,8 +162,8 @@ func (f *shards) run(ctx context.Context, w World) error {
 	cfg := process.Config{Dir: w.Within(f.data), Listener: listener, Source: who.source, ID: who.id,
 		Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
-		Concurrency: f.at,
-		Metrics:     metrics, Locks: w.Locks, Log: w.Log, Output: w.Output}
+		Concurrency: f.at, Policy: scheduler.Policy{Release: f.idle != keepAll, Spare: max(0, f.idle)},
+		Metrics: metrics, Locks: w.Locks, Log: w.Log, Output: w.Output}
 	if who.agent != nil {
 		link := client.New(client.LinkConfig{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
 		defer link.Close()

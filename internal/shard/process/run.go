@@ -109,6 +109,9 @@ type Config struct {
 	// Paused is the kill switch: everything is decided, and nothing executed.
 	Paused bool
 
+	// Policy says whether machines that nobody waits for are deleted, and how many stay.
+	Policy scheduler.Policy
+
 	// Grace, Every and Concurrency are those of package shard; zero means its defaults.
 	Grace, Every time.Duration
 	Concurrency  int
@@ -255,7 +258,7 @@ func (r *running) open(ctx context.Context) error {
 	bounds := func() map[scheduler.Quota]int { return quotas(cfg.Quotas, r.sites.plan()) }
 	r.shard, err = shard.New(shard.Config{Providers: r.sites.now, Quotas: bounds, Rails: hold, Grace: cfg.Grace,
 		Every: cfg.Every, Owns: r.domains.owns(),
-		Concurrency: cfg.Concurrency, Journal: j, Log: cfg.Log})
+		Concurrency: cfg.Concurrency, Policy: cfg.Policy, Journal: j, Log: cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ type Quota struct{ Tenant, Profile string }
 
 // Policy is what whoever runs a shard chooses.
 type Policy struct {
-	// Release deletes idle machines that nobody waits for, but Spare of each profile.
+	// Release has idle machines deleted that nobody waits for, but Spare of each profile.
 	Release bool
 	Spare   int
 }
