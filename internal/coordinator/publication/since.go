@@ -82,7 +82,9 @@ func (p *View) after(s *authority.State, written map[string]store.Entry) *View {
 			if !ok {
 				return nil
 			}
-			drop[parsed] = true
+			if p.uses(key) { // else it is left over of the other form, and says nothing of what is there in this one
+				drop[parsed] = true
+			}
 		case header:
 			h, err := openHeader(s, &packed, e)
 			if err != nil || h == nil || h.Header.ConfigVersion < state.Value.Since {
@@ -155,7 +157,7 @@ func (x *pieces) addFrom(p *View) {
 		}
 		_, divided := chunk.Split(c.raw)
 		for i, part := range c.parts {
-			if lacks[part] {
+			if lacks[part] && i < len(divided) { // another release may divide elsewhere: then all is read
 				x.parts[part] = divided[i]
 				delete(lacks, part)
 			}

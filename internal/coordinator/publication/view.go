@@ -571,10 +571,16 @@ func (c *Publication) read(all []peer.Record, form string) bool {
 	return true
 }
 
-// storesAs reports whether p and another publication store the same contents, each in the same way.
+// storesAs reports whether p and another publication of the same headers store the same contents, and each header and
+// content in the same way.
 func (p *View) storesAs(other *View) bool {
-	if p.contents.len() != other.contents.len() || p.divided != other.divided {
+	if p.contents.len() != other.contents.len() || p.divided != other.divided || p.packed != other.packed {
 		return false
+	}
+	for i, h := range p.Headers() {
+		if other.Header(i).packed != h.packed {
+			return false
+		}
 	}
 	for hash, c := range p.contents.all() {
 		if o, ok := other.contents.get(hash); !ok || (c.raw == nil) != (o.raw == nil) || !slices.Equal(c.parts, o.parts) {
