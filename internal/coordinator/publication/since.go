@@ -29,7 +29,7 @@ const (
 // since returns the publication whose state has a version, as what was written since makes it of have; nil if all has
 // to be read.
 func (c *Publication) since(ctx context.Context, s *authority.State, have *View, version store.Revision) *View {
-	if have == nil || have.Broken || !have.State.Exists() || version <= have.State.Version ||
+	if have == nil || have.Broken || have.altered || !have.State.Exists() || version <= have.State.Version ||
 		c.cfg.Now().Sub(c.readWhole).Abs() >= wholeEvery {
 		return nil
 	}

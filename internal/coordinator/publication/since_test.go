@@ -271,3 +271,40 @@ func TestAlteredBehindAFollower(t *testing.T) {
 		t.Error("nobody noticed")
 	}
 }
+
+// What was altered is said for each publication that is read, by coordinators that do not lead, for as long as it is there.
+func TestAlteredIsSaidAgain(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.Tenants(t)
+	other := d.Second(coordinatortest.TenantEntries)
+	defer other.Close()
+	b := publication.NewPublisher()
+	coordinatortest.MustPublish(d, b)
+	follow(d, t, other)
+	altered := publication.ContentKey(strings.Repeat("0", 64)) // which no header names
+	version, err := d.Store.CompareAndSwap(t.Context(), altered, 0, []byte("altered"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(n int) int {
+		coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", n))
+		coordinatortest.MustPublish(d, b)
+		p, read := follow(d, t, other)
+		wantAsStored(d, t, p)
+		return read
+	}
+	for n := range 3 {
+		change(n)
+		if got := coordinatortest.ForgedRecords(other); got != float64(n+1) {
+			t.Fatalf("after %d publications it was said %v times", n+1, got)
+		}
+	}
+	tx := store.Tx{If: []store.Condition{{Key: altered, Version: version}}, Delete: []string{altered}}
+	if _, err := d.Store.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	change(3)
+	if read := change(4); coordinatortest.ForgedRecords(other) != 3 || read >= len(d.Store.Keys(publication.Prefix)) {
+		t.Errorf("it is gone, was said %v times, and %d records are read", coordinatortest.ForgedRecords(other), read)
+	}
+}

@@ -40,6 +40,9 @@ type View struct {
 	messages *sync.Map
 	// Broken: the headers are not those of the record. Somebody else wrote them.
 	Broken bool
+	// altered: something was read that fails its MAC, or is not what its name says. All is read until nothing does, and
+	// is said each time.
+	altered bool
 	// Orphans are keys that no header uses.
 	Orphans []string
 }
@@ -431,7 +434,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	}
 	orphans = append(orphans, pieces.orphans(p)...)
 	slices.Sort(orphans)
-	p.Broken, p.Orphans = broken, slices.Compact(orphans)
+	p.Broken, p.altered, p.Orphans = broken, len(bad) > 0, slices.Compact(orphans)
 	return p, nil
 }
 
