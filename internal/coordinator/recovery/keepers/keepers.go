@@ -47,14 +47,15 @@ type Keepers struct {
 
 	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged watch.Signal                // they changed
-	told           chan chan<- struct{}        // has all of them looked at; what it takes is closed after the look
+	told           chan chan<- struct{}        // has all of them looked at; what it takes is closed after the look; capacity 1
+	looked         chan<- struct{}             // taken from told, and not closed yet; of [Keepers.Follow] alone; nil: there is none
 
 	failedMu sync.Mutex
 	failed   map[string]string // keepers that did not seal, and why; guarded by failedMu
 }
 
 // New returns a [Keepers] that looked at nothing yet.
-func New(cfg Config) *Keepers { return &Keepers{cfg: cfg, told: make(chan chan<- struct{})} }
+func New(cfg Config) *Keepers { return &Keepers{cfg: cfg, told: make(chan chan<- struct{}, 1)} }
 
 // keeperTimeout bounds one keeper where the coordinator does not depend on it: one that
 // is gone must not hold a recovery up, nor a look at the others.

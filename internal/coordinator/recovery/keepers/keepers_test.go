@@ -3,11 +3,14 @@ package keepers_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -22,7 +25,9 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/platform/reload"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sealed"
+	"github.com/fealty-io/fealty/test/wait"
 )
 
 // A machine without the key that opens the seed is shown by every coordinator, with the
@@ -464,4 +469,132 @@ func TestProgramsAreAskedWhenTold(t *testing.T) {
 	tell("with a login that is refused", "the keepers of this machine: host does not open the seed: ", false)
 	login("file", "two")
 	tell("with the next login", `changed="the keepers of this machine: host opens the seed now"`, true)
+}
+
+// A look that somebody asked for is made, also if whoever asks gives up while another look is under way, or if the store is
+// out of reach just then.
+func TestProgramsAreAskedWhoeverGivesUp(t *testing.T) {
+	t.Parallel()
+	var failed atomic.Int32
+	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) {
+		ownMachine(cfg)
+		cfg.Log = slog.New(slog.NewTextHandler(eachLine(func(line string) {
+			if strings.Contains(line, "loop=keepers") {
+				failed.Add(1)
+			}
+		}), nil))
+	})
+	program := t.TempDir() + "/keeper"
+	durabletest.WriteProgram(t, program, []byte("#!/bin/sh\ncmp -s "+program+".file "+program+".server || exit 1\n"+
+		"if [ $1 = open ] && [ -e "+program+".hold ]; then : >"+program+".held; "+
+		"while [ -e "+program+".hold ]; do sleep 0.01; done; fi\n"+
+		`LC_ALL=C exec tr '\000-\177\200-\377' '\200-\377\000-\177'`+"\n"))
+	write := func(of, text string) {
+		t.Helper()
+		if err := durable.OS().WriteFile(program+"."+of, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part := f.C.Parts().Secrets.Keepers.Part()
+	giveUp := func() {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := part.Read(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("whoever gives up is told %v", err)
+		}
+	}
+	wantRefused := func(when string) {
+		t.Helper()
+		wait.Until(t, when+": status says that the keeper does not open the seed", func() bool {
+			return coordinatortest.KeeperFinding(coordinatortest.GetStatus(f).GetFindings(), errcode.KeeperUnopened) != ""
+		})
+	}
+	write("file", "one")
+	write("server", "one")
+	coordinatortest.WantOnly(t, "first set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+		fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))), "")
+
+	write("hold", "")
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		_, _ = part.Read(t.Context()) // how it ends is up to how long it was held
+	}()
+	wait.Until(t, "the program is asked", func() bool { _, err := os.Stat(program + ".held"); return err == nil })
+	write("server", "two")
+	giveUp()
+	if err := os.Remove(program + ".hold"); err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	wantRefused("given up during another look")
+
+	write("file", "two")
+	if _, err := part.Read(t.Context()); err != nil {
+		t.Errorf("with the next login: %v", err)
+	}
+	failed.Store(0)
+	f.Link.Cut(coordinatortest.ErrDown)
+	write("server", "three")
+	giveUp()
+	wait.Until(t, "the look fails", func() bool { return failed.Load() > 0 })
+	f.Link.Cut(nil)
+	wantRefused("the look failed")
+}
+
+// What a program said is not undone by who looks at files alone, and began before it was asked.
+func TestProgramsAreAskedWhileSomebodyLooks(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.NewFleet(t, ownMachine)
+	program := t.TempDir() + "/keeper"
+	durabletest.WriteProgram(t, program, []byte("#!/bin/sh\n[ ! -e "+program+".refuses ] || exit 1\n"+
+		`LC_ALL=C exec tr '\000-\177\200-\377' '\200-\377\000-\177'`+"\n"))
+	coordinatortest.WantOnly(t, "first set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+		fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}, {name: own, keeper: \"file:%s\"}]\n",
+			program, f.KeeperFile()))), "")
+	keepers := f.C.Parts().Secrets.Keepers
+	if changed, err := keepers.Part().Read(t.Context()); changed != "" || err != nil {
+		t.Fatal(changed, err)
+	}
+	reads, goesOn := make(chan struct{}), make(chan struct{})
+	own := sealed.Seed(&f.State().Head.Transition).Under() + "own"
+	var held sync.Once
+	f.Link.Lie(func(e store.Entry) store.Entry {
+		if strings.HasPrefix(e.Key, own) {
+			held.Do(func() {
+				close(reads)
+				<-goesOn
+			})
+		}
+		return e
+	})
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		if _, err := keepers.Findings(t.Context(), f.State()); err != nil {
+			t.Errorf("look at files: %v", err)
+		}
+	}()
+	<-reads
+	f.Link.Lie(nil)
+	if err := durable.OS().WriteFile(program+".refuses", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keepers.Part().Read(t.Context()); err == nil {
+		t.Error("a program that refuses opens the seed")
+	}
+	close(goesOn)
+	<-looked
+	if got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(f).GetFindings(), errcode.KeeperUnopened); got == "" {
+		t.Error("status does not say that the keeper does not open the seed")
+	}
+}
+
+// eachLine is called with each line of a log.
+type eachLine func(line string)
+
+func (f eachLine) Write(line []byte) (int, error) {
+	f(string(line))
+	return len(line), nil
 }

@@ -40,6 +40,18 @@ type keeperViews struct {
 	at       time.Time
 }
 
+// adopt takes the views at the places same over from newer.
+func (v *keeperViews) adopt(newer *keeperViews, same []int) {
+	if len(same) > 0 {
+		v.at = newer.at
+	}
+	for _, i := range same {
+		if j := slices.IndexFunc(newer.views, func(n peer.KeeperView) bool { return n.Name == v.views[i].Name }); j >= 0 {
+			v.views[i], v.problems[i] = newer.views[j], newer.problems[j]
+		}
+	}
+}
+
 // keptBy are the views of this machine for the seed of s; nil if it did not look yet.
 func (c *Keepers) keptBy(s *authority.State) *keeperViews {
 	if v := c.keeperViews.Load(); v != nil && v.salt == s.Head.Salt {
@@ -65,6 +77,7 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 	if before != nil && programs != allPrograms {
 		now.at = before.at
 	}
+	var same []int // the views that are as before
 	for _, o := range s.Manifest.Seed.Keepers() {
 		if len(now.views) == peer.MaxKeepers {
 			break
@@ -75,6 +88,7 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 				func(v peer.KeeperView) bool { return v.Name == o.Name && (v.Opens || programs == noPrograms) })
 		}
 		if i >= 0 {
+			same = append(same, len(now.views))
 			now.views, now.problems = append(now.views, before.views[i]), append(now.problems, before.problems[i])
 			continue
 		}
@@ -96,7 +110,17 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 		}
 		now.views, now.problems = append(now.views, view), append(now.problems, problem)
 	}
-	if c.keeperViews.Swap(now); before == nil || !slices.Equal(before.views, now.views) {
+	for {
+		last := c.keeperViews.Load()
+		if last != nil && last.salt == now.salt && last != before { // somebody looked meanwhile, and may have asked programs
+			before = last
+			now.adopt(last, same)
+		}
+		if c.keeperViews.CompareAndSwap(last, now) {
+			break
+		}
+	}
+	if before == nil || !slices.Equal(before.views, now.views) {
 		c.keepersChanged.Notify()
 		for i, v := range now.views {
 			if !v.Opens {
@@ -110,23 +134,23 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 }
 
 // Follow looks at the keepers of this machine at every head, each minute and when [Keepers.Part] is read,
-// until ctx ends.
+// until ctx ends. After an error it is to be called again, by nobody else meanwhile: a look that somebody asked for is
+// still due then.
 func (c *Keepers) Follow(ctx context.Context) error {
-	var looked chan<- struct{} // whoever waits for this look; nil: nobody
 	for {
 		changed := c.cfg.Head.Changed()
 		if s := c.cfg.Head.State(); s.Phase == authority.Ready {
 			programs := failedPrograms
-			if v := c.keptBy(s); looked != nil || v == nil || c.cfg.Now().Sub(v.at).Abs() >= programPause {
+			if v := c.keptBy(s); c.looked != nil || v == nil || c.cfg.Now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
 			}
 			if err := c.lookAtOwnKeepers(ctx, s, programs); err != nil {
 				return err
 			}
 		}
-		if looked != nil {
-			close(looked)
-			looked = nil
+		if c.looked != nil {
+			close(c.looked)
+			c.looked = nil
 		}
 		pause := time.NewTimer(keeperPause)
 		select {
@@ -134,7 +158,7 @@ func (c *Keepers) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed:
 		case <-pause.C:
-		case looked = <-c.told:
+		case c.looked = <-c.told:
 		}
 		pause.Stop()
 	}
@@ -142,7 +166,7 @@ func (c *Keepers) Follow(ctx context.Context) error {
 
 // Part has the keepers of this machine looked at when somebody says so. A program that opened the seed is otherwise asked
 // every 15 minutes: whoever replaced what it logs in with need not wait for that. [Keepers.Follow] looks, so that a
-// program which takes longer than a part may is still seen to its end.
+// program which takes longer than a part may is still seen to its end, and one is asked that could not be at once.
 func (c *Keepers) Part() reload.Part {
 	return reload.Part{Name: "the keepers of this machine", Read: func(ctx context.Context) (string, error) {
 		s := c.cfg.Head.State()
@@ -151,9 +175,13 @@ func (c *Keepers) Part() reload.Part {
 		}
 		before, looked := c.keptBy(s), make(chan struct{})
 		select {
-		case c.told <- looked:
-		case <-ctx.Done():
-			return "", ctx.Err()
+		case c.told <- looked: // whoever gives up waiting
+		default:
+			select {
+			case c.told <- looked: // after the look that is due already
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
 		}
 		select {
 		case <-looked:
