@@ -125,6 +125,7 @@ type Publication struct {
 	mirrors            *mirrorPublisher              // nil without a PublishDir
 	begun              begun                         // by the last Publisher; touched by Publish alone
 	readWhole          time.Time                     // when all was read last; touched by Publish alone
+	silentLog          time.Time                     // when the store's log did not tell what it should; touched by Publish alone
 }
 
 // New returns a [Publication] that serves nothing yet.

@@ -2,6 +2,7 @@ package publication
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -30,13 +31,16 @@ const (
 // to be read.
 func (c *Publication) since(ctx context.Context, s *authority.State, have *View, version store.Revision) *View {
 	if have == nil || have.Broken || have.altered || !have.State.Exists() || version <= have.State.Version ||
-		c.cfg.Now().Sub(c.readWhole).Abs() >= wholeEvery {
+		c.cfg.Now().Sub(c.readWhole).Abs() >= wholeEvery || c.cfg.Now().Sub(c.silentLog).Abs() < wholeEvery {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sinceWait)
 	defer cancel()
 	written, bytes := make(map[string]store.Entry), 0
 	for ch, err := range c.cfg.Store.Changes(ctx, Prefix, have.State.Version) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.silentLog = c.cfg.Now() // to wait each time would hold up each generation
+		}
 		if err != nil || ch.Revision > version {
 			return nil
 		}

@@ -308,3 +308,37 @@ func TestAlteredIsSaidAgain(t *testing.T) {
 		t.Errorf("it is gone, was said %v times, and %d records are read", coordinatortest.ForgedRecords(other), read)
 	}
 }
+
+// A log that does not tell what was written is waited for once, and not for each generation: a coordinator that does not lead
+// must not be behind all the time.
+func TestSilentLogIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := coordinatortest.Tenants(t)
+		other := d.Second(coordinatortest.TenantEntries)
+		defer other.Close()
+		b := publication.NewPublisher()
+		coordinatortest.MustPublish(d, b)
+		follow(d, t, other)
+		d.Store.Tell(func(store.Change) store.Change { return store.Change{Revision: 1} })
+		for n := range 3 {
+			coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", n))
+			coordinatortest.MustPublish(d, b)
+			before := time.Now()
+			p, _ := follow(d, t, other)
+			wantAsStored(d, t, p)
+			if waited := time.Since(before) > 0; waited != (n == 0) {
+				t.Errorf("generation %d: it waited %s", n, time.Since(before))
+			}
+		}
+		d.Store.Tell(nil)
+		d.Advance(time.Hour)
+		for n := range 2 { // the first one reads all for the hour
+			coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", n+10))
+			coordinatortest.MustPublish(d, b)
+			if _, read := follow(d, t, other); n > 0 && read >= len(d.Store.Keys(publication.Prefix)) {
+				t.Errorf("it tells again, and %d records are read", read)
+			}
+		}
+	})
+}
