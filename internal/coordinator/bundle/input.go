@@ -181,14 +181,14 @@ type Altered struct {
 // IDBans are the bans of identities as one reading of the store showed them, by "<kind>/<name>". They are not to be
 // changed: several may look at them.
 type IDBans struct {
-	At      store.Revision // that they were read at
+	State   store.Revision // of the trust state that they go with: whoever bans or lifts a ban writes it; 0: there is none
 	Bans    map[string]record.Versioned[record.Ban]
 	Altered map[string]store.Revision // those that are not genuine, with the version that was read
 }
 
 // IDBans are the bans of identities in what was read; bad is what was left out then.
 func (in Input) IDBans(bad []Altered) *IDBans {
-	out := &IDBans{At: in.revision, Bans: in.bans, Altered: make(map[string]store.Revision)}
+	out := &IDBans{State: in.State.Version, Bans: in.bans, Altered: make(map[string]store.Revision)}
 	for _, one := range bad {
 		if path, ok := strings.CutPrefix(one.Key, record.BanIDPrefix); ok {
 			out.Altered[path] = one.Version

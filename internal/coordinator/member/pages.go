@@ -176,19 +176,20 @@ type banOf func(path string, r record.Member) record.Versioned[record.Ban]
 // bans returns what says how a member is banned, as the store has it now. Unless they are to be read anew, bans that were
 // read before are used if there was no other one since: whoever bans or lifts a ban writes the trust state.
 func (m *Membership) bans(ctx context.Context, s *authority.State, anew bool) (banOf, error) {
-	if have := m.idBans.Load(); have != nil && !anew {
-		switch state, err := m.cfg.Store.Get(ctx, bundle.StateKey); {
-		case err == nil && state.Version <= have.At:
-			return m.bansOf(s, have), nil
-		case err != nil && !errors.Is(err, store.ErrNotFound):
-			return nil, m.cfg.Head.StoreError("read the trust state", err)
-		}
+	// Read first: if it is written before the bans are listed, these are read once more for the next page.
+	state, err := m.cfg.Store.Get(ctx, bundle.StateKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, m.cfg.Head.StoreError("read the trust state", err)
+	}
+	// The same one and not a later one: a store that went back counts its revisions anew.
+	if have := m.idBans.Load(); have != nil && !anew && state.Version == have.State {
+		return m.bansOf(s, have), nil
 	}
 	l, err := m.cfg.Store.List(ctx, record.BanIDPrefix)
 	if err != nil {
 		return nil, m.cfg.Head.StoreError("list bans", err)
 	}
-	read := &bundle.IDBans{At: l.Revision, Bans: make(map[string]record.Versioned[record.Ban], len(l.Entries)),
+	read := &bundle.IDBans{State: state.Version, Bans: make(map[string]record.Versioned[record.Ban], len(l.Entries)),
 		Altered: make(map[string]store.Revision)}
 	var bad []authority.Suspect
 	for _, e := range l.Entries {

@@ -301,6 +301,13 @@ func TestPagesReadBansOnce(t *testing.T) {
 	next("e", false, 0)
 	token = "data/d@0" // of an earlier release, which said of no time
 	next("e", false, 2)
+	before := d.Store.Snapshot()
+	coordinatortest.BanAt(d, t, identity.Data, "e")
+	d.Store.ReadSince()
+	token = ""
+	next("a", false, 3)
+	d.Store.Revert(before) // what was read is newer than what there is, and counts no more
+	next("b", true, 2)
 	token = ""
 	d.Store.Alter(record.BanIDKey(identity.Data, "b"), func(value []byte) []byte {
 		value[len(value)-1] ^= 1
