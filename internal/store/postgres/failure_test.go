@@ -372,6 +372,22 @@ func fail(t testing.TB, database, code string, times int) {
 		"create constraint trigger fail after update on fealty_revision deferrable initially deferred for each row execute function fail()")
 }
 
+// TestLogWithMoreRowsThanACommitWrites: a log that somebody altered ends no process.
+func TestLogWithMoreRowsThanACommitWrites(t *testing.T) {
+	database := server.Database(t)
+	s := openAt(t, server.URL(database), postgres.Options{})
+	base := mustCommit(t, s, put("k", "base"))
+	server.Exec(t, database, "alter table fealty_log drop constraint fealty_log_pkey",
+		fmt.Sprintf("insert into fealty_log (seq, key) select %d, 'row/' || n from generate_series(1, 3000) n", (int64(base)+1)*1024),
+		fmt.Sprintf("update fealty_revision set revision = %d", base+1))
+	for change, err := range s.Changes(t.Context(), "row/", base) {
+		if err == nil || !strings.Contains(err.Error(), "it was altered") {
+			t.Errorf("%d changes, %v", len(change.Delete), err)
+		}
+		break
+	}
+}
+
 // TestCommitRefused: what the server refuses at the very end was not written, and
 // no reason for doubt.
 func TestCommitRefused(t *testing.T) {

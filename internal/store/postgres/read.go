@@ -194,6 +194,10 @@ func (db *database) Page(ctx context.Context, prefix string, after store.Revisio
 	}
 	page.Seen = revision
 	if rowsGot < inPage || inPage == changesPerRead {
+		if len(page.Changes) == 0 { // no commit writes so much
+			return engine.Page{}, fmt.Errorf("read the changes after revision %d: table fealty_log has %d rows of one revision: "+
+				"it was altered", after, rowsGot)
+		}
 		page.Seen, page.More = page.Changes[len(page.Changes)-1].Revision, true
 	}
 	return page, nil
