@@ -96,8 +96,8 @@ with its identity is in charge acts no more, and stays so that people can look a
 			flags.DurationVar(&f.cycle, "cycle", time.Second, "the time from one decision to the next")
 			flags.IntVar(&f.at, "execute-concurrency", 32, "how many machines are changed at once")
 			flags.IntVar(&f.idle, "keep-idle", keepAll,
-				"how many machines that nobody waits for stay, of each profile; the others are deleted, at most 5% or one "+
-					"in a cycle. -1: all stay")
+				"how many idle machines of each profile to keep while nobody waits for them; the others are deleted, at "+
+					"most 5% of all idle ones, or one, in a cycle. -1 keeps all")
 		},
 		Run: f.run,
 	}

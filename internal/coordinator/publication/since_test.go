@@ -31,6 +31,17 @@ func follow(d *coordinatortest.Desk, t *testing.T, c *coordinator.Coordinator) (
 	return c.Parts().Publication.View(), d.Store.ReadSince()
 }
 
+// followed returns a desk with tenants, whose coordinator published once by b, and another coordinator that has read it
+// and does not lead. Who calls it closes that one, within its bubble.
+func followed(t *testing.T) (d *coordinatortest.Desk, b *publication.Publisher, other *coordinator.Coordinator) {
+	t.Helper()
+	d, b = coordinatortest.Tenants(t), publication.NewPublisher()
+	other = d.Second(coordinatortest.TenantEntries)
+	coordinatortest.MustPublish(d, b)
+	follow(d, t, other)
+	return d, b, other
+}
+
 // wantAsStored checks that p is what reading all of it makes.
 func wantAsStored(d *coordinatortest.Desk, t *testing.T, p *publication.View) {
 	t.Helper()
@@ -64,12 +75,8 @@ func wantAsStored(d *coordinatortest.Desk, t *testing.T, p *publication.View) {
 func TestSinceIsAsStored(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(testlane.Seed(t), 1))
-	d := coordinatortest.Tenants(t)
-	other := d.Second(coordinatortest.TenantEntries)
+	d, b, other := followed(t)
 	defer other.Close()
-	b := publication.NewPublisher()
-	coordinatortest.MustPublish(d, b)
-	follow(d, t, other)
 	name := func() string { return fmt.Sprintf("n-%d", random.IntN(30)) }
 	changes := []func(){
 		func() {
@@ -247,12 +254,8 @@ func TestSinceOfALyingStore(t *testing.T) {
 // What was altered in the store, and not written, is found within the hour by coordinators that do not lead.
 func TestAlteredBehindAFollower(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.Tenants(t)
-	other := d.Second(coordinatortest.TenantEntries)
+	d, b, other := followed(t)
 	defer other.Close()
-	b := publication.NewPublisher()
-	coordinatortest.MustPublish(d, b)
-	follow(d, t, other)
 	if !d.Store.Alter(publication.PackedKey(publication.RuntimePath("data/both")), func(raw []byte) []byte {
 		raw[len(raw)-1] ^= 1
 		return raw
@@ -275,12 +278,8 @@ func TestAlteredBehindAFollower(t *testing.T) {
 // What was altered is said for each publication that is read, by coordinators that do not lead, for as long as it is there.
 func TestAlteredIsSaidAgain(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.Tenants(t)
-	other := d.Second(coordinatortest.TenantEntries)
+	d, b, other := followed(t)
 	defer other.Close()
-	b := publication.NewPublisher()
-	coordinatortest.MustPublish(d, b)
-	follow(d, t, other)
 	altered := publication.ContentKey(strings.Repeat("0", 64)) // which no header names
 	version, err := d.Store.CompareAndSwap(t.Context(), altered, 0, []byte("altered"))
 	if err != nil {
@@ -314,12 +313,8 @@ func TestAlteredIsSaidAgain(t *testing.T) {
 func TestSilentLogIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := coordinatortest.Tenants(t)
-		other := d.Second(coordinatortest.TenantEntries)
+		d, b, other := followed(t)
 		defer other.Close()
-		b := publication.NewPublisher()
-		coordinatortest.MustPublish(d, b)
-		follow(d, t, other)
 		d.Store.Tell(func(store.Change) store.Change { return store.Change{Revision: 1} })
 		for n := range 3 {
 			coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", n))

@@ -175,10 +175,10 @@ func (c *Keepers) Part() reload.Part {
 		}
 		before, looked := c.keptBy(s), make(chan struct{})
 		select {
-		case c.told <- looked: // whoever gives up waiting
+		case c.told <- looked: // first without ctx: the look is asked for even if the wait for it is over already
 		default:
 			select {
-			case c.told <- looked: // after the look that is due already
+			case c.told <- looked: // once Follow took what another reading asked for
 			case <-ctx.Done():
 				return "", ctx.Err()
 			}
