@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/errcode"
@@ -274,6 +275,45 @@ func TestTokens(t *testing.T) {
 		if _, err := jwtsvid.ParseAndValidate(again.GetToken(), bundle, []string{"ledger"}); err != nil {
 			t.Errorf("a token of the rotation, by %s: %v", name, err)
 		}
+	}
+}
+
+// A member asks for 50 tokens at once and 5 in a second after that, and another member as ever: what it is
+// told beyond that is a limit that passes by itself.
+func TestTokensAtOnceAreBounded(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.UnopenedDesk(t)
+	d.Alter = func(c *coordinator.Config) { c.Rates = coordinator.Rates{} } // those of a coordinator that is told none
+	d.Open()
+	coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.TenantEntries))
+	acme, other := coordinatortest.JoinedAs(d, "acme", "a-1"), coordinatortest.JoinedAs(d, "acme", "a-2")
+	coordinatortest.FollowMembers(d, d.C)
+	publish(d, "kind: organization\nname: acme\n---\n"+service("web", "organization: acme\n", "id: acme/web, uid: 1"))
+	// asks asks for tokens until one is refused or so many were given.
+	asks := func(m *coordinatortest.Machine, most int) (given int, err error) {
+		for ; given < most; given++ {
+			resp, err := server(d).SignTokens(as(m), &fealtyv1.SignTokensRequest{Name: m.ID.Name(),
+				Tokens: []*fealtyv1.TokenRequest{{Workload: "acme/web", Audience: []string{fmt.Sprint("audience-", given)}}}})
+			if err != nil {
+				return given, err
+			}
+			if got := resp.GetTokens()[0]; got.GetToken() == "" {
+				t.Fatalf("no token: %s", got.GetRefusal())
+			}
+		}
+		return given, nil
+	}
+	given, err := asks(acme, 1000)
+	coordinatortest.WantOnly(t, "more tokens at once", err, errcode.RateLimited)
+	if given != 50 || !strings.Contains(err.Error(), "5 a second, 50 at once") {
+		t.Errorf("%d tokens were given at once, and then: %v", given, err)
+	}
+	if given, err := asks(other, 50); err != nil {
+		t.Errorf("another member was given %d: %v", given, err)
+	}
+	d.Advance(time.Second)
+	if given, err := asks(acme, 1000); given != 5 || err == nil {
+		t.Errorf("a second later %d more were given, and then: %v", given, err)
 	}
 }
 

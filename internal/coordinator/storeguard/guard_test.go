@@ -71,6 +71,7 @@ type desk struct {
 	t     *testing.T
 	disk  *durabletest.Disk
 	fs    durable.FS
+	dir   string
 	store *numbers
 	log   bytes.Buffer
 	now   time.Time
@@ -87,16 +88,25 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
+	disk := durabletest.NewDisk()
+	d := newDeskOn(t, disk.FS(), "/data")
+	d.disk = disk
+	return d
+}
+
+// newDeskOn returns a desk whose guard keeps its files in a folder of another disk.
+func newDeskOn(t *testing.T, fs durable.FS, dir string) *desk {
+	t.Helper()
 	d := &desk{
-		t: t, disk: durabletest.NewDisk(), now: time.Date(2026, 3, 1, 9, 0, 0, 0, time.UTC), ready: true,
+		t: t, dir: dir, now: time.Date(2026, 3, 1, 9, 0, 0, 0, time.UTC), ready: true,
 		store: &numbers{
 			head:    store.Entry{Key: history.HeadKey, Value: []byte("head"), Version: 7},
 			rev:     100,
 			applied: make(map[string]store.Revision),
 		},
 	}
-	d.fs = tells{d.disk.FS(), d}
-	if err := d.fs.MkdirAll("/data"); err != nil {
+	d.fs = tells{fs, d}
+	if err := d.fs.MkdirAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	d.start()
@@ -120,7 +130,7 @@ func (f tells) WriteFile(name string, data []byte) error {
 func (d *desk) start() {
 	d.Guard = storeguard.New(storeguard.Config{
 		Store: d.store, StoreName: "memory", Patience: time.Second, Unguarded: []string{"word/"},
-		FS: d.fs, Dir: "/data", Now: func() time.Time { return d.now },
+		FS: d.fs, Dir: d.dir, Now: func() time.Time { return d.now },
 		InForce:   func() (storeguard.Head, bool) { return d.head(), d.ready },
 		OlderHead: func() error { return d.older },
 		Moved:     func() { d.moved++ },
