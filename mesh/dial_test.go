@@ -294,15 +294,14 @@ func TestNetworkFailureIsNoHandshakeFailure(t *testing.T) {
 	a := pkitest.NewAuthority(t, cluster)
 	me := credential.Static(material(t, a, identity.Data, "n1"))
 	expect := credential.AnyOfKind(identity.Coordinator)
-	gone := loopback(t)
-	gone.Close()
+	gone := nobody(t)
 	good := serverCert(t, a, sans(a.ID(t, identity.Coordinator, "c1")))
 	reset := func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }
 	for _, tc := range []struct {
 		name string
 		addr string
 	}{
-		{"refused", gone.Addr().String()},
+		{"refused", gone},
 		{"closed at once", listener(t, func(c net.Conn) {})},
 		{"closed in the handshake", listener(t, func(c net.Conn) { c.Read(make([]byte, 1024)) })},
 		{"reset in the handshake", listener(t, func(c net.Conn) { c.Read(make([]byte, 1024)); reset(c) })},
@@ -618,8 +617,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	src := credential.NewIssued(material(t, other, identity.Coordinator, "c1"))
 	heals := serve(t, loopback(t), mesh.GuardConfig{Source: src})
 	good := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c2"))})
-	gone := loopback(t)
-	gone.Close()
+	gone := nobody(t)
 	at := func(addrs ...string) resolver.State {
 		var s resolver.State
 		for _, addr := range addrs {
@@ -642,7 +640,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	if err := ask("busy"); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "busy" {
 		t.Fatalf("what the server said became %v", err)
 	}
-	names.UpdateState(at(heals.addr, gone.Addr().String()))
+	names.UpdateState(at(heals.addr, gone))
 	var none *mesh.NoEndpointsError
 	if err := ask(""); !errors.As(err, &none) || len(none.Failures) != 2 || !rejected(err, mesh.PeerUntrusted) {
 		t.Fatalf("with none: %v", err)
@@ -656,7 +654,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	if err := c.Invoke(t.Context(), whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
 		t.Fatalf("after one healed: %v", err)
 	}
-	names.UpdateState(at(gone.Addr().String()))
+	names.UpdateState(at(gone))
 	var err error
 	wait.Until(t, "gRPC leaves the old address", func() bool { err = ask(""); return err != nil })
 	if !errors.As(err, &none) || len(none.Failures) != 1 || rejected(err, mesh.PeerUntrusted) {

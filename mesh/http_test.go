@@ -360,7 +360,9 @@ func TestHTTPEnds(t *testing.T) {
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a listener that failed: %v", err)
 	}
-	ln = loopback(t)
+	if ln, err = net.Listen("tcp", nobody(t)); err != nil { // which nobody else gets once it is closed
+		t.Fatal(err)
+	}
 	server := &http.Server{Handler: who200}
 	go func() { ended <- mesh.ServeHTTP(t.Context(), g, ln, server) }()
 	rt := transport(t, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})

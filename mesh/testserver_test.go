@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -200,6 +201,16 @@ func loopback(tb testing.TB) net.Listener {
 		tb.Fatal(err)
 	}
 	return ln
+}
+
+// nobody is an address of loopback on which nobody listens, whoever asks for a port of any number meanwhile.
+func nobody(tb testing.TB) string {
+	tb.Helper()
+	addr, err := freeport.Addr()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return addr
 }
 
 // inMemory returns a listener for synctest bubbles and the options to dial it.

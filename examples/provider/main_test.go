@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 )
@@ -19,19 +20,17 @@ import (
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	addr := ""
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var end context.CancelFunc
 	done := make(chan error, 1)
 	begin := func() {
-		at := "127.0.0.1:0"
-		if addr != "" {
-			at = addr
-		}
-		l, err := net.Listen("tcp", at)
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		addr = l.Addr().String()
 		var ctx context.Context
 		ctx, end = context.WithCancel(context.Background())
 		go func() { done <- run(ctx, dir, l) }()

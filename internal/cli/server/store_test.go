@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/server"
 	"github.com/fealty-io/fealty/internal/cli/settings"
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
@@ -126,12 +127,8 @@ func TestStoreAway(t *testing.T) {
 	server := pgtest.New(t)
 	dir := t.TempDir()
 	var ahead atomic.Int64 // of its clock
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	metrics, err := freeport.Addr()
 	if err != nil {
-		t.Fatal(err)
-	}
-	metrics := l.Addr().String()
-	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	fealty := func(ctx context.Context, args ...string) (int, string) {

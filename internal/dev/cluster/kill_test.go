@@ -231,6 +231,7 @@ func TestKillLoop(t *testing.T) {
 	defer cancel()
 	// A cluster that is set up in this process, and then handed to the children.
 	dir := t.TempDir()
+	settle(t, dir)
 	setup, err := Start(ctx, Options{DataDir: dir, Coordinators: 1, Members: []string{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Release: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,21 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/errcode"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
+
+// settle gives the one coordinator of a cluster to be an address which nobody else gets while it is down.
+func settle(t *testing.T, dir string) {
+	t.Helper()
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(dir, coordinatorNames(1)[0])
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, AddressFile), []byte(addr+"\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
@@ -79,6 +93,7 @@ func TestCoordinators(t *testing.T) {
 func TestAddressTaken(t *testing.T) {
 	ctx := t.Context()
 	opts := Options{DataDir: t.TempDir(), Coordinators: 1, Members: []string{"node-a"}, Release: "test", Log: quiet()}
+	settle(t, opts.DataDir)
 	c, err := Start(ctx, opts)
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	marks "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/provider"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -127,8 +128,11 @@ type run struct {
 
 func newServed(t *testing.T) *served {
 	dir := t.TempDir()
-	s := &served{t: t, dir: dir, zombie: life(1), addr: "127.0.0.1:0"}
-	var err error
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &served{t: t, dir: dir, zombie: life(1), addr: addr}
 	if s.sender, err = fence.NewSender(life(2, s.zombie)); err != nil {
 		t.Fatal(err)
 	}

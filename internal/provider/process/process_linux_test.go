@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	"github.com/fealty-io/fealty/internal/platform/durable"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/provider/conformance"
 	"github.com/fealty-io/fealty/internal/provider/process"
 	"github.com/fealty-io/fealty/mesh"
@@ -116,11 +117,12 @@ func (s *site) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	at := "127.0.0.1:0"
-	if s.addr != "" {
-		at = s.addr
+	if s.addr == "" { // it starts again there
+		if s.addr, err = freeport.Addr(); err != nil {
+			s.t.Fatal(err)
+		}
 	}
-	l, err := net.Listen("tcp", at)
+	l, err := net.Listen("tcp", s.addr)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -134,7 +136,7 @@ func (s *site) start() {
 				s.refused = append(s.refused, err)
 			}})
 	}()
-	s.addr, s.machines = l.Addr().String(), machines
+	s.machines = machines
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := errors.Join(<-done, machines.Close()); err != nil {

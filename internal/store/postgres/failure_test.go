@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os/exec"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
@@ -761,12 +761,11 @@ func TestReadOnly(t *testing.T) {
 	database := server.Database(t)
 	s := openAt(t, server.URL(database), postgres.Options{Log: slog.New(slog.DiscardHandler)})
 	base := mustCommit(t, s, put("k", "base"))
-	none, err := net.Listen("tcp", "127.0.0.1:0") // a server that is gone
+	none, err := freeport.Addr() // of a server that is gone
 	if err != nil {
 		t.Fatal(err)
 	}
-	none.Close()
-	several := openAt(t, server.URLVia(none.Addr().String()+","+server.Addr(), database), postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	several := openAt(t, server.URLVia(none+","+server.Addr(), database), postgres.Options{Log: slog.New(slog.DiscardHandler)})
 	set := func(value string) {
 		server.Exec(t, database, "set default_transaction_read_only = off", "alter system set default_transaction_read_only = "+value, "select pg_reload_conf()")
 	}

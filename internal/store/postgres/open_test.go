@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -284,12 +285,10 @@ func path(raw string) string {
 
 // TestSeveralHosts finds the primary among hosts that are down.
 func TestSeveralHosts(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	down, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	down := l.Addr().String()
-	l.Close()
 	s := openAt(t, server.URLVia(down+","+server.Addr(), server.Database(t)), postgres.Options{})
 	mustCommit(t, s, put("k", "v"))
 }
