@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,12 +39,12 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/platform/failpoint"
+	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
-	"github.com/fealty-io/fealty/test/wait"
 )
 
 // Cluster is the name of all clusters of these tests.
@@ -56,7 +55,7 @@ const Cluster = "test.example"
 type Fleet struct {
 	T      testing.TB
 	Dir    string
-	Addr   string // kept over restarts
+	Addr   string // from the first start on, and kept over restarts
 	Store  store.Store
 	C      *coordinator.Coordinator
 	Faults *failpoint.Points
@@ -109,7 +108,7 @@ func NewFleet(t testing.TB, config func(*coordinator.Config)) *Fleet {
 // NewFleetOn is [NewFleet] on the store that open opens; nil for SQLite.
 func NewFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.Config)) *Fleet {
 	t.Helper()
-	f := &Fleet{T: t, Dir: t.TempDir(), Signer: NewTestKey(t), Faults: new(failpoint.Points), Config: config, Addr: "127.0.0.1:0",
+	f := &Fleet{T: t, Dir: t.TempDir(), Signer: NewTestKey(t), Faults: new(failpoint.Points), Config: config,
 		Link: new(StoreLink), open: open}
 	f.Start()
 	return f
@@ -192,21 +191,15 @@ func (f *Fleet) place(cfg *coordinator.Config) {
 		f.Addr = cfg.Listener.Addr().String()
 		return
 	}
-	l, err := net.Listen("tcp", f.Addr)
-	// Another test may have been given the port while this coordinator was down.
-	wait.UntilNil(f.T, "nobody else listens at "+f.Addr, func() error {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			l, err = net.Listen("tcp", f.Addr)
+	var err error
+	if f.Addr == "" { // from now on, also while this coordinator is down
+		if f.Addr, err = freeport.Addr(); err != nil {
+			f.T.Fatal(err)
 		}
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return err
-		}
-		return nil
-	})
-	if err != nil {
+	}
+	if cfg.Listener, err = net.Listen("tcp", f.Addr); err != nil {
 		f.T.Fatal(err)
 	}
-	f.Addr, cfg.Listener = l.Addr().String(), l
 	// Sockets have short paths; a test's directory may not.
 	cfg.AdminSocket = filepath.Join(f.T.TempDir(), "s")
 }

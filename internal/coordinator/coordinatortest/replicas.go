@@ -39,7 +39,7 @@ func NewReplica(t testing.TB, f *Fleet) *Fleet {
 	}
 	name := fmt.Sprintf("replica-%d", len(f.Replicas)+2)
 	r := &Fleet{
-		T: t, Dir: filepath.Join(f.Dir, name), Addr: "127.0.0.1:0", Faults: new(failpoint.Points), Signer: f.Signer,
+		T: t, Dir: filepath.Join(f.Dir, name), Faults: new(failpoint.Points), Signer: f.Signer,
 		Config: f.Config, Net: f.Net,
 		First: f, Link: new(StoreLink), open: f.open, StopC: func() {},
 	}
