@@ -190,10 +190,10 @@ func (tr *tracing) showsLocked(c *coordinator.Coordinator) string {
 var random = regexp.MustCompile(`\b[0-9]{20}-[0-9a-f]{8}\b|\b[0-9a-f]{16,}\b|\b[a-z2-7]{16}\b`)
 
 // nameLocked gives everything random in a line its name, by its form and its turn.
-// A long number that is padded with zeros is none.
+// A number that is padded with zeros is none; no hash or id is as long as that.
 func (tr *tracing) nameLocked(line string) string {
 	return random.ReplaceAllStringFunc(line, func(s string) string {
-		if strings.HasPrefix(s, "000000") {
+		if len(s) == 20 && strings.HasPrefix(s, "000000") {
 			return s
 		}
 		if tr.names[s] == "" {

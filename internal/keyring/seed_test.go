@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/big"
 	"strconv"
 	"strings"
@@ -328,8 +329,22 @@ func TestSigners(t *testing.T) {
 }
 
 // TestSecretsDoNotShow prints everything secret in every way, on its own and
-// inside others, and looks for any 4 bytes of it, however they are written.
+// inside others, and looks for any 4 bytes of it, however they are written. Four bytes may spell a piece of a word, of an
+// address or of a time that is printed anyway: what shows is there with other secrets too.
 func TestSecretsDoNotShow(t *testing.T) {
+	shows := showing(t)
+	for range 2 {
+		again := showing(t)
+		maps.DeleteFunc(shows, func(what, _ string) bool { return again[what] == "" })
+	}
+	for what, text := range shows {
+		t.Fatalf("%s shows: %s", what, text)
+	}
+}
+
+// showing prints new secrets, and returns what of them is in the text, with the text.
+func showing(t *testing.T) map[string]string {
+	t.Helper()
 	seed := keyring.NewSeed()
 	salt := fixedSalt()
 	keys := derive(t, seed, salt)
@@ -391,7 +406,8 @@ func TestSecretsDoNotShow(t *testing.T) {
 		fmt.Fprintln(&shown, fmt.Errorf("failed with %v", v))
 	}
 	text := strings.ToLower(shown.String())
-	for _, secret := range secrets {
+	shows := make(map[string]string)
+	for n, secret := range secrets {
 		for i := 0; i+4 <= len(secret); i++ {
 			part := secret[i : i+4]
 			for form, s := range map[string]string{
@@ -405,7 +421,7 @@ func TestSecretsDoNotShow(t *testing.T) {
 				"base64":     strings.ToLower(base64.StdEncoding.EncodeToString(secret[i:min(i+6, len(secret))])),
 			} {
 				if strings.Contains(text, s) {
-					t.Fatalf("a secret shows as %s: %s", form, s)
+					shows[fmt.Sprintf("secret %d from byte %d on, as %s,", n, i, form)] = text
 				}
 			}
 		}
@@ -413,4 +429,5 @@ func TestSecretsDoNotShow(t *testing.T) {
 	if !strings.Contains(text, "keyring.seed(hidden)") || !strings.Contains(text, "keyring.share(hidden)") {
 		t.Error("nothing says that a seed or a share is hidden")
 	}
+	return shows
 }

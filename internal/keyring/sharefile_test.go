@@ -178,7 +178,7 @@ func TestShareFileRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", k.name, err)
 		}
-		if !bytes.HasPrefix(data, []byte(armor.Header)) || bytes.Contains(data, f.Share.Reveal()[:4]) {
+		if !bytes.HasPrefix(data, []byte(armor.Header)) || bytes.Contains(data, f.Share.Reveal()[:12]) {
 			t.Errorf("%s: not armored, or not encrypted: %s", k.name, data)
 		}
 		got, err := keyring.OpenShare(ids[i], data)
