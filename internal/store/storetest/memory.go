@@ -24,7 +24,8 @@ type Memory struct {
 	revision  store.Revision
 	compacted store.Revision
 	entries   map[string]store.Entry
-	log       []store.Change // of revisions above compacted
+	keys      map[string][]string // of entries, sorted, by what stands before the first slash of them
+	log       []store.Change      // of revisions above compacted
 	outcomes  map[string]memoryOutcome
 	waiters   map[chan struct{}]struct{} // closed at the next commit
 	full      bool                       // writes are refused
@@ -44,6 +45,7 @@ func NewMemory(retain int) *Memory {
 	return &Memory{
 		retain:   retain,
 		entries:  map[string]store.Entry{},
+		keys:     map[string][]string{},
 		outcomes: map[string]memoryOutcome{},
 		waiters:  map[chan struct{}]struct{}{},
 	}
@@ -73,10 +75,63 @@ func (m *Memory) Dump() Dump {
 
 // copyLocked returns a database that holds the same. Values are never written to.
 func (m *Memory) copyLocked() *Memory {
-	return &Memory{
+	c := &Memory{
 		retain: m.retain, revision: m.revision, compacted: m.compacted,
 		entries: maps.Clone(m.entries), log: slices.Clone(m.log), outcomes: maps.Clone(m.outcomes),
 	}
+	c.index()
+	return c
+}
+
+// family is what stands before the first slash of a key, or of a prefix that has one.
+func family(key string) string {
+	before, _, _ := strings.Cut(key, "/")
+	return before
+}
+
+// index makes the keys anew: to list a few entries of many costs what there are few of, as in a database.
+func (m *Memory) index() {
+	m.keys = map[string][]string{}
+	for key := range m.entries {
+		m.keys[family(key)] = append(m.keys[family(key)], key)
+	}
+	for _, keys := range m.keys {
+		slices.Sort(keys)
+	}
+}
+
+// put sets an entry, and drop removes one, if it is there.
+func (m *Memory) put(e store.Entry) {
+	if _, exists := m.entries[e.Key]; !exists {
+		f := family(e.Key)
+		i, _ := slices.BinarySearch(m.keys[f], e.Key)
+		m.keys[f] = slices.Insert(m.keys[f], i, e.Key)
+	}
+	m.entries[e.Key] = e
+}
+
+func (m *Memory) drop(key string) (existed bool) {
+	if _, existed = m.entries[key]; existed {
+		f := family(key)
+		i, _ := slices.BinarySearch(m.keys[f], key)
+		m.keys[f] = slices.Delete(m.keys[f], i, i+1)
+		delete(m.entries, key)
+	}
+	return existed
+}
+
+// under returns the keys that begin with a prefix, sorted.
+func (m *Memory) under(prefix string) []string {
+	if !strings.Contains(prefix, "/") {
+		return slices.DeleteFunc(slices.Sorted(maps.Keys(m.entries)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+	}
+	keys := m.keys[family(prefix)]
+	from, _ := slices.BinarySearch(keys, prefix)
+	n := 0
+	for from+n < len(keys) && strings.HasPrefix(keys[from+n], prefix) {
+		n++
+	}
+	return keys[from : from+n]
 }
 
 // GoBack has the database hold what d says, revision and all, as one does whose disk is
@@ -85,7 +140,8 @@ func (m *Memory) GoBack(d Dump) {
 	c := d.of.copyLocked() // nobody else has d.of
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.revision, m.compacted, m.entries, m.log, m.outcomes = c.revision, c.compacted, c.entries, c.log, c.outcomes
+	m.revision, m.compacted, m.log, m.outcomes = c.revision, c.compacted, c.log, c.outcomes
+	m.entries, m.keys = c.entries, c.keys
 	for c := range m.waiters {
 		close(c)
 	}
@@ -97,6 +153,7 @@ func (m *Memory) Tamper(f func(entries map[string]store.Entry, revision *store.R
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(m.entries, &m.revision)
+	m.index()
 }
 
 // Applied reports whether a transaction with this ID was.
@@ -182,12 +239,9 @@ func (h *memoryHandle) List(ctx context.Context, prefix string) (store.Listing, 
 	}
 	defer h.end()
 	l := store.Listing{Revision: h.m.revision}
-	for key, e := range h.m.entries {
-		if strings.HasPrefix(key, prefix) {
-			l.Entries = append(l.Entries, copyEntry(e))
-		}
+	for _, key := range h.m.under(prefix) {
+		l.Entries = append(l.Entries, copyEntry(h.m.entries[key]))
 	}
-	slices.SortFunc(l.Entries, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
 	return l, nil
 }
 
@@ -224,12 +278,11 @@ func (h *memoryHandle) Commit(ctx context.Context, tx store.Tx) (store.Revision,
 	change := store.Change{Revision: m.revision}
 	for _, w := range tx.Put {
 		e := copyEntry(store.Entry{Key: w.Key, Value: w.Value, Version: m.revision})
-		m.entries[w.Key] = e
+		m.put(e)
 		change.Put = append(change.Put, e)
 	}
 	for _, key := range tx.Delete {
-		if _, exists := m.entries[key]; exists {
-			delete(m.entries, key)
+		if m.drop(key) {
 			change.Delete = append(change.Delete, key)
 		}
 	}

@@ -114,7 +114,7 @@ func forget(m *Memory) {
 	last := m.log[len(m.log)-1]
 	m.log = m.log[:len(m.log)-1]
 	for _, e := range last.Put {
-		delete(m.entries, e.Key)
+		m.drop(e.Key)
 	}
 }
 
