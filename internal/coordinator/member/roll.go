@@ -81,8 +81,11 @@ func (m *Membership) roll(s *authority.State, ban banOf, at time.Time, from Page
 				continue
 			}
 			out.Well[e.Value.Kind]++
-			until, limit := aloneUntil(e.Value, heard)
-			condition.AddConnected(out.Counts, string(e.Value.Kind), e.Value.Name, until, limit)
+			kind := string(e.Value.Kind)
+			condition.AddConnected(out.Counts, kind)
+			if until, limit, said := aloneUntil(e.Value, heard); said {
+				condition.AddAlone(out.Counts, kind, e.Value.Name, until, limit)
+			}
 		}
 	}
 	if len(out.Page) > 0 && len(out.Page) < len(entries) {
@@ -95,16 +98,16 @@ func (m *Membership) roll(s *authority.State, ban banOf, at time.Time, from Page
 	return out
 }
 
-// aloneUntil is until when a member works without a coordinator, as it said, and why no longer; the zero time: it did not
-// say. It cannot last longer than its certificates, whatever it says.
-func aloneUntil(r record.Member, heard live.Glance) (until time.Time, limit string) {
+// aloneUntil is until when a member works without a coordinator, as it said, and why no longer; said is false if it said
+// nothing of that, and then there is no such time. It cannot last longer than its certificates, whatever it says.
+func aloneUntil(r record.Member, heard live.Glance) (until time.Time, limit string, said bool) {
 	if heard.AloneUntil == nil {
-		return time.Time{}, ""
+		return time.Time{}, "", false
 	}
 	if until = heard.AloneUntil.AsTime(); until.After(r.NotAfter) {
-		return r.NotAfter, limitSVID
+		return r.NotAfter, limitSVID, true
 	}
-	return until, heard.AloneLimit
+	return until, heard.AloneLimit, true
 }
 
 // limitSVID says that a member cannot work alone for longer than its certificate counts.

@@ -134,7 +134,7 @@ func Add(c *fealtyv1.MemberCounts, m *fealtyv1.Member, now time.Time) {
 		c.NeedSomebody++
 	}
 	if until := m.GetLive().GetAutonomousUntil(); until != nil && !m.GetBanned() {
-		addAlone(c, m.GetKind(), m.GetName(), until.AsTime(), m.GetLive().GetAutonomyLimit())
+		AddAlone(c, m.GetKind(), m.GetName(), until.AsTime(), m.GetLive().GetAutonomyLimit())
 	}
 	switch is := Of(m, now); {
 	case is == Banned:
@@ -156,16 +156,12 @@ func Add(c *fealtyv1.MemberCounts, m *fealtyv1.Member, now time.Time) {
 	addNode(c, m.GetKind(), m.GetLive().GetConnected())
 }
 
-// AddConnected adds to c a member of which there is nothing else to say than that it is connected, and until when it can
-// work alone; the zero time: it did not say.
-func AddConnected(c *fealtyv1.MemberCounts, kind, name string, alone time.Time, limit string) {
-	if !alone.IsZero() {
-		addAlone(c, kind, name, alone, limit)
-	}
-	addNode(c, kind, true)
-}
+// AddConnected adds to c a member of which there is nothing else to say than that it is connected. One that said until when
+// it can work alone is added by [AddAlone] too.
+func AddConnected(c *fealtyv1.MemberCounts, kind string) { addNode(c, kind, true) }
 
-func addAlone(c *fealtyv1.MemberCounts, kind, name string, until time.Time, limit string) {
+// AddAlone notes in c until when a member can work alone, and what ends that.
+func AddAlone(c *fealtyv1.MemberCounts, kind, name string, until time.Time, limit string) {
 	if c.LeastAutonomousUntil == nil || until.Before(c.LeastAutonomousUntil.AsTime()) {
 		c.LeastAutonomous, c.LeastAutonomousUntil, c.LeastAutonomyLimit = kind+"/"+name, timestamppb.New(until), limit
 	}
