@@ -156,8 +156,8 @@ func (w *Workloads) vouching(ctx context.Context, peer identity.Peer) (*vouching
 // assigned returns the services of a member as they are published.
 func (w *Workloads) assigned(id identity.ID) ([]snapshot.Service, error) {
 	p := w.cfg.Publication.View()
-	if !p.Serves() {
-		return nil, nil
+	if !p.Serves() || p.Behind() && !w.cfg.Now().Before(p.State.Value.FreshUntil) {
+		return nil, nil // what was assigned once, and nobody can say it still is, certifies nobody
 	}
 	for _, i := range p.Of(id.Kind(), id.Name()) {
 		if p.Header(i).Scope != snapshot.ScopeServiceAssignment {

@@ -21,6 +21,7 @@ import (
 	internaljwtsvid "github.com/fealty-io/fealty/internal/jwtsvid"
 	"github.com/fealty-io/fealty/internal/pki"
 	internalsnapshot "github.com/fealty-io/fealty/internal/snapshot"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/trust"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -120,6 +121,52 @@ func TestOnlyWhatIsAssigned(t *testing.T) {
 	if got, err := certify(t, d, acme, "acme/web"); err != nil || outcomes(got) != "no" {
 		t.Errorf("after it was taken away: %s, %v", outcomes(got), err)
 	}
+}
+
+// A coordinator that goes on with what was published before, as the store was altered, certifies by it while that is fresh,
+// and then nobody: whether it is still so, nobody can say.
+func TestAlteredAssignmentsCertifyWhileFresh(t *testing.T) {
+	t.Parallel()
+	d, acme, _ := desk(t, service("web", "organization: acme\n", "id: acme/web, uid: 1"))
+	leader, other := d.C, d.Second(coordinatortest.TenantEntries)
+	defer other.Close()
+	look := func() *publication.View {
+		t.Helper()
+		p := other.Parts().Publication
+		if _, err := p.Publish(t.Context(), other.Parts().Head.State(), publication.NewPublisher()); err != nil {
+			t.Fatal(err)
+		}
+		return p.View()
+	}
+	publish(d, "kind: qos\nname: gold\npriority: 1\n")
+	look()
+	want := func(when, want string) {
+		t.Helper()
+		d.C = other
+		defer func() { d.C = leader }()
+		if got, err := certify(t, d, acme, "acme/web"); err != nil || outcomes(got) != want {
+			t.Errorf("%s: %s, %v, want %s", when, outcomes(got), err, want)
+		}
+	}
+	want("before", "ok")
+	publish(d, "kind: service\nname: web\ntype: process\norganization: acme\n")
+	d.Store.Tell(func(ch store.Change) store.Change { ch.Revision++; return ch })
+	d.Store.Alter(publication.StateKey, func(raw []byte) []byte { raw[len(raw)-1] ^= 1; return raw })
+	if p := look(); !p.Serves() || !p.Behind() {
+		t.Fatal("it is not behind")
+	}
+	want("while it is fresh", "ok")
+	d.Advance(publication.Fresh)
+	want("when it is not any more", "no")
+	d.Store.Tell(nil)
+	publish(d, "kind: qos\nname: gold\npriority: 2\n")
+	publish(d, service("web", "organization: acme\n", "id: acme/web, uid: 1"))
+	if p := look(); p.Behind() {
+		t.Fatal("it is behind")
+	}
+	want("at the end", "ok")
+	d.Advance(publication.Fresh)
+	want("while nobody leads", "ok")
 }
 
 // The certificate is of the workload, names the member and its key, lives as long as the record

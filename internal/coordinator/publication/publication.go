@@ -29,6 +29,7 @@ package publication
 
 import (
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -124,6 +125,7 @@ type Publication struct {
 	compileReport      atomic.Pointer[compileReport] // nil before the first compile
 	mirrors            *mirrorPublisher              // nil without a PublishDir
 	begun              begun                         // by the last Publisher; touched by Publish alone
+	verified           *View                         // what was served last that is as it is signed; touched by Publish alone
 	readWhole          time.Time                     // when all was read last; touched by Publish alone
 	silentLog          time.Time                     // when the store's log did not tell what it should; touched by Publish alone
 }
@@ -142,6 +144,9 @@ func (c *Publication) View() *View { return c.publication.Load() }
 
 // serve serves p from now on.
 func (c *Publication) serve(p *View) {
+	if p.Serves() {
+		c.verified = p
+	}
 	c.publication.Store(p)
 	c.publicationChanged.Notify()
 }
@@ -149,9 +154,10 @@ func (c *Publication) serve(p *View) {
 // Changed returns a channel that is closed when something else is served.
 func (c *Publication) Changed() <-chan struct{} { return c.publicationChanged.Wait() }
 
-// Findings says what could not be published, for members or for mirrors.
+// Findings says what was altered in the store of what is published, and what could not be published, for members or for
+// mirrors.
 func (c *Publication) Findings() []*fealtyv1.Finding {
-	return append(c.mirrors.findings(), c.compileFindings()...)
+	return slices.Concat(c.publication.Load().findings(), c.mirrors.findings(), c.compileFindings())
 }
 
 // Coordinators are the addresses of coordinators that members are told, by enrolment key.

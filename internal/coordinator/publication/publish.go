@@ -237,7 +237,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return false, nil // the bundle of this head comes first
 	}
 	term, leads, ok := c.cfg.Election.Leading()
-	p, read, err := c.current(ctx, s)
+	p, read, err := c.current(ctx, s, ok)
 	if err != nil {
 		return false, err
 	}
@@ -379,28 +379,35 @@ const (
 )
 
 // current returns the publication that the store holds: the one in
-// memory, unless another replica wrote since. It reports what of it was read.
-func (c *Publication) current(ctx context.Context, s *authority.State) (p *View, read reading, err error) {
+// memory, unless another replica wrote since. It reports what of it was read. One that was altered there a coordinator
+// that does not lead withstands.
+func (c *Publication) current(ctx context.Context, s *authority.State, leads bool) (p *View, read reading, err error) {
 	e, err := c.cfg.Store.Get(ctx, StateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, readNothing, err
 	}
 	have := c.publication.Load()
-	if have != nil && have.State.Version == e.Version {
+	if have != nil && have.standsFor() == e.Version {
 		return have, readNothing, nil
 	}
-	read = readChanges
-	if p = c.since(ctx, s, have, e.Version); p == nil {
-		read = readAll
-		if p, err = c.Load(ctx, s); err != nil {
+	if p = c.since(ctx, s, have, e.Version); p != nil {
+		c.serve(p)
+		return p, readChanges, nil
+	}
+	x, err := c.load(ctx, s)
+	if err != nil {
+		return nil, readNothing, err
+	}
+	c.readWhole = c.cfg.Now()
+	if p = x.view(); !leads {
+		if p, err = c.withstand(ctx, s, x, p); err != nil {
 			return nil, readNothing, err
 		}
-		c.readWhole = c.cfg.Now()
 	}
 	if p.State.Exists() {
 		c.serve(p)
 	}
-	return p, read, nil
+	return p, readAll, nil
 }
 
 // again reads the publication p once more, for a leader that begins: who led before may have written
@@ -412,8 +419,8 @@ func (c *Publication) again(ctx context.Context, s *authority.State, b *Publishe
 	}
 	c.readWhole = c.cfg.Now()
 	b.meet(found)
-	if found.State.Version == p.State.Version && found.Broken == p.Broken && found.Tree.Root() == p.Tree.Root() &&
-		found.storesAs(p) { // nor were contents stored anew
+	if p.altered == nil && found.State.Version == p.State.Version && found.Broken == p.Broken &&
+		found.Tree.Root() == p.Tree.Root() && found.storesAs(p) { // nor were contents stored anew
 		return p, nil
 	}
 	if found.State.Exists() {
@@ -926,7 +933,7 @@ func (c *Publication) sweep(ctx context.Context, s *authority.State, leads store
 	}
 	if len(b.orphans) == 0 && len(p.Orphans) > 0 && c.publication.Load() == p {
 		swept := *p
-		swept.Orphans = nil
+		swept.Orphans, swept.altered = nil, nil // what was altered was among them
 		b.met = &swept
 		c.publication.Store(&swept) // which says nothing else to anybody
 	}

@@ -30,43 +30,64 @@ const (
 // since returns the publication whose state has a version, as what was written since makes it of have; nil if all has
 // to be read.
 func (c *Publication) since(ctx context.Context, s *authority.State, have *View, version store.Revision) *View {
-	if have == nil || have.Broken || have.altered || !have.State.Exists() || version <= have.State.Version ||
-		c.cfg.Now().Sub(c.readWhole).Abs() >= wholeEvery || c.cfg.Now().Sub(c.silentLog).Abs() < wholeEvery {
+	if have == nil || have.Broken || have.altered != nil || !have.State.Exists() ||
+		c.cfg.Now().Sub(c.readWhole).Abs() >= wholeEvery {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, sinceWait)
-	defer cancel()
-	written, bytes := make(map[string]store.Entry), 0
-	for ch, err := range c.cfg.Store.Changes(ctx, Prefix, have.State.Version) {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			c.silentLog = c.cfg.Now() // to wait each time would hold up each generation
-		}
-		if err != nil || ch.Revision > version {
-			return nil
-		}
+	log, ok := c.log(ctx, have.State.Version, version)
+	if !ok {
+		return nil
+	}
+	written := make(map[string]store.Entry)
+	for _, ch := range log {
 		for _, key := range ch.Delete {
 			written[key] = store.Entry{Key: key}
-			bytes += len(key)
 		}
 		for _, e := range ch.Put {
 			written[e.Key] = e
+		}
+	}
+	return have.after(s, written)
+}
+
+// log returns what the store's log says of the commits after one that wrote the state, up to another that did; false if it
+// does not say all of it.
+func (c *Publication) log(ctx context.Context, after, until store.Revision) (all []store.Change, ok bool) {
+	if until <= after || c.cfg.Now().Sub(c.silentLog).Abs() < wholeEvery {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, sinceWait)
+	defer cancel()
+	bytes := 0
+	for ch, err := range c.cfg.Store.Changes(ctx, Prefix, after) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.silentLog = c.cfg.Now() // to wait each time would hold up each generation
+		}
+		if err != nil || ch.Revision > until {
+			return nil, false
+		}
+		for _, key := range ch.Delete {
+			bytes += len(key)
+		}
+		for _, e := range ch.Put {
 			bytes += len(e.Key) + len(e.Value)
 		}
 		if bytes > sinceBytes {
-			return nil
+			return nil, false
 		}
-		if ch.Revision == version {
-			return have.after(s, written)
+		if all = append(all, ch); ch.Revision == until {
+			return all, true
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // after returns p after commits that wrote these entries; those of version 0 they deleted. It is nil if not all of
 // them is as the leader writes it. What is left over is not in it: who begins to lead reads all.
 func (p *View) after(s *authority.State, written map[string]store.Entry) *View {
 	state, err := record.Open[Record](s.Records, written[StateKey])
-	if err != nil || state.Value.Since != p.State.Value.Since || state.Value.Change <= p.State.Value.Change {
+	if err != nil || state.Value.Since != p.State.Value.Since || state.Value.Change <= p.State.Value.Change ||
+		state.Value.before(p.State.Value) {
 		return nil
 	}
 	var put []*Published

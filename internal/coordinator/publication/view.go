@@ -40,9 +40,9 @@ type View struct {
 	messages *sync.Map
 	// Broken: the headers are not those of the record. Somebody else wrote them.
 	Broken bool
-	// altered: something was read that fails its MAC, or is not what its name says. All is read until nothing does, and
+	// altered says what was read that fails its MAC, or is not what is signed; nil: nothing. All is read until nothing is, and
 	// is said each time.
-	altered bool
+	altered *alteration
 	// Orphans are keys that no header uses.
 	Orphans []string
 }
@@ -349,93 +349,121 @@ func newView(state record.Versioned[Record], list []*Published, contents map[str
 	return p
 }
 
+// stock is what is stored of a publication, as it was read.
+type stock struct {
+	state    record.Versioned[Record]
+	unsigned bool         // the state was altered
+	headers  []*Published // those that are genuine, in the order of their keys
+	contents map[string]*stored
+	pieces   pieces
+	bad      []authority.Suspect // what fails its MAC, or is not what its name says
+	orphans  []string            // keys of what cannot be used
+}
+
 // Load reads the publication as it is stored. A value that fails its MAC, or a
 // hash, is left out and reported: it is made again. It is a [store.ConflictError] on the
 // head if that is because the head moved on.
 func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, error) {
+	x, err := c.load(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return x.view(), nil
+}
+
+// load is [Publication.Load], and returns all that it read.
+func (c *Publication) load(ctx context.Context, s *authority.State) (*stock, error) {
 	l, err := c.cfg.Store.List(ctx, Prefix)
 	if err != nil {
 		return nil, err
 	}
-	var state record.Versioned[Record]
-	var headers []*Published
-	var bad []authority.Suspect
-	var orphans []string
-	contents, broken := make(map[string]*stored), false
-	var pieces pieces
+	x := &stock{contents: make(map[string]*stored)}
+	refuse := func(key string, err error) {
+		x.bad = append(x.bad, authority.Suspect{What: key, Err: err})
+	}
 	var packed unpacker
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == StateKey:
-			if state, err = record.Open[Record](s.Records, e); err != nil {
-				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
+			if x.state, err = record.Open[Record](s.Records, e); err != nil {
+				refuse(e.Key, err)
 				// It is written anew over this very version.
-				state, broken = record.Versioned[Record]{Version: e.Version}, true
+				x.state, x.unsigned = record.Versioned[Record]{Version: e.Version}, true
 			}
 		case strings.HasPrefix(e.Key, ContentPrefix):
 			raw, err := s.Records.Open(e.Key, e.Value)
 			if hash := e.Key[len(ContentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
-				contents[hash] = &stored{raw: raw}
+				x.contents[hash] = &stored{raw: raw}
 				continue
 			}
 			if err == nil {
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
-			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-			orphans = append(orphans, e.Key)
+			refuse(e.Key, err)
+			x.orphans = append(x.orphans, e.Key)
 		case strings.HasPrefix(e.Key, IndexPrefix), strings.HasPrefix(e.Key, PartPrefix):
 			raw, err := s.Records.Open(e.Key, e.Value)
 			if err != nil {
-				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
-				orphans = append(orphans, e.Key)
+				refuse(e.Key, err)
+				x.orphans = append(x.orphans, e.Key)
 				continue
 			}
-			pieces.add(e.Key, raw)
+			x.pieces.add(e.Key, raw)
 		case strings.HasPrefix(e.Key, HeaderPrefix), strings.HasPrefix(e.Key, PackedPrefix):
 			h, err := openHeader(s, &packed, e)
 			if err != nil {
-				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
+				refuse(e.Key, err)
 			}
 			if h == nil {
-				orphans = append(orphans, e.Key)
+				x.orphans = append(x.orphans, e.Key)
 				continue
 			}
-			headers = append(headers, h)
+			x.headers = append(x.headers, h)
 		default:
-			orphans = append(orphans, e.Key)
+			x.orphans = append(x.orphans, e.Key)
 		}
 	}
-	bad = append(bad, pieces.join(contents)...)
-	if err := c.cfg.Head.ForgedUnder(ctx, s, bad...); err != nil {
-		return nil, err
-	}
+	x.bad = append(x.bad, x.pieces.join(x.contents)...)
+	return x, c.cfg.Head.ForgedUnder(ctx, s, x.bad...)
+}
+
+// view returns the publication that x has.
+func (x *stock) view() *View {
+	headers, orphans, broken := slices.Clone(x.headers), slices.Clone(x.orphans), x.unsigned
 	slices.SortFunc(headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
 	headers = slices.DeleteFunc(headers, func(h *Published) bool {
-		lost := contents[h.Header.Content] == nil || h.Header.ConfigVersion < state.Value.Since
+		lost := x.contents[h.Header.Content] == nil || h.Header.ConfigVersion < x.state.Value.Since
 		if lost {
 			orphans = append(orphans, h.key())
 		}
 		return lost
 	})
-	p := newView(state, headers, contents)
-	if len(state.Value.Record)+p.Len() > 0 && snapshot.Digest(p.Tree.Root()).String() != state.Value.Root {
+	p := newView(x.state, headers, x.contents)
+	if len(x.state.Value.Record)+p.Len() > 0 && snapshot.Digest(p.Tree.Root()).String() != x.state.Value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
 		broken = true
 		for _, h := range headers {
 			orphans = append(orphans, h.key())
 		}
-		p = newView(state, nil, nil)
+		p = newView(x.state, nil, nil)
 	}
-	for hash, c := range contents {
+	for hash, c := range x.contents {
 		if p.Content(hash) == nil {
 			orphans = append(orphans, c.keys(hash)...)
 		}
 	}
-	orphans = append(orphans, pieces.orphans(p)...)
+	orphans = append(orphans, x.pieces.orphans(p)...)
 	slices.Sort(orphans)
-	p.Broken, p.altered, p.Orphans = broken, len(bad) > 0, slices.Compact(orphans)
-	return p, nil
+	p.Broken, p.altered, p.Orphans = broken, newAlteration(unused, x.bad), slices.Compact(orphans)
+	if broken {
+		all := x.bad
+		if len(all) == 0 {
+			all = []authority.Suspect{{What: StateKey, Err: errRoot}}
+		}
+		p.altered = newAlteration(untilMadeAgain, all)
+	}
+	return p
 }
 
 // openHeader reads a header in either form. It is nil with an error, and where another release laid it out.
