@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -120,69 +121,73 @@ func TestClock(t *testing.T) {
 		}, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := nodetest.New(t)
-			f.BundleLife = 300 * 24 * time.Hour
-			n := newNode(f)
-			n.MustJoin()
-			begin := f.Clock().Truncate(time.Second)
-			w := &world{machine: &machine{wall: begin, boot: "first", since: time.Minute}, n: n}
-			w.a = n.openAt(w.machine, n.Disk.FS())
-			defer func() { w.a.Close() }()
-			w.sign = func() {
-				t.Helper()
-				f.Do(func() { f.Version++ })
-				h := f.TrustHeader()
-				if c.name != "ahead while something was signed" {
-					h.IssuedAt = w.wall.UTC()
+			synctest.Test(t, func(t *testing.T) { // what is signed meanwhile is signed at the time of the beginning
+				f := nodetest.New(t)
+				f.BundleLife = 300 * 24 * time.Hour
+				n := newNode(f)
+				n.MustJoin()
+				begin := f.Clock().Truncate(time.Second)
+				w := &world{machine: &machine{wall: begin, boot: "first", since: time.Minute}, n: n}
+				w.a = n.openAt(w.machine, n.Disk.FS())
+				defer func() { w.a.Close() }()
+				w.sign = func() {
+					t.Helper()
+					f.Do(func() { f.Version++ })
+					h := f.TrustHeader()
+					if c.name != "ahead while something was signed" {
+						h.IssuedAt = w.wall.UTC()
+					}
+					f.Must(n.take(w.a, f.SignTrust(h, f.Content())))
+					if got := w.a.Node().Status().Refusals(); len(got) != 0 {
+						t.Fatal(got)
+					}
 				}
-				f.Must(n.take(w.a, f.SignTrust(h, f.Content())))
-				if got := w.a.Node().Status().Refusals(); len(got) != 0 {
-					t.Fatal(got)
+				w.next = func() { f.Do(func() { f.Epoch++ }); w.sign() }
+				w.sign()
+				c.do(w)
+				near := func(got, want time.Duration) bool { return (got - want).Abs() <= 2*time.Second }
+				if got := w.a.Node().Now().Sub(begin); !near(got, c.now) {
+					t.Errorf("it is %v after the beginning, want %v", got, c.now)
 				}
-			}
-			w.next = func() { f.Do(func() { f.Epoch++ }); w.sign() }
-			w.sign()
-			c.do(w)
-			near := func(got, want time.Duration) bool { return (got - want).Abs() <= 2*time.Second }
-			if got := w.a.Node().Now().Sub(begin); !near(got, c.now) {
-				t.Errorf("it is %v after the beginning, want %v", got, c.now)
-			}
-			if got := w.a.Node().Clock.Behind(); !near(got, c.behind) {
-				t.Errorf("the clock is %v behind, want %v", got, c.behind)
-			}
-			resp, err := w.a.NodeServer().GetNode(t.Context(), nil)
-			f.Must(err)
-			if got := resp.GetClockBehind().AsDuration(); !near(got, c.behind) {
-				t.Errorf("it tells that it is %v behind", got)
-			}
-			count, err := testutil.GatherAndCount(w.a.Counters().Registry(), "fealty_agent_clock_behind_seconds")
-			if err != nil || count != 1 {
-				t.Errorf("%d series, %v", count, err)
-			}
+				if got := w.a.Node().Clock.Behind(); !near(got, c.behind) {
+					t.Errorf("the clock is %v behind, want %v", got, c.behind)
+				}
+				resp, err := w.a.NodeServer().GetNode(t.Context(), nil)
+				f.Must(err)
+				if got := resp.GetClockBehind().AsDuration(); !near(got, c.behind) {
+					t.Errorf("it tells that it is %v behind", got)
+				}
+				count, err := testutil.GatherAndCount(w.a.Counters().Registry(), "fealty_agent_clock_behind_seconds")
+				if err != nil || count != 1 {
+					t.Errorf("%d series, %v", count, err)
+				}
+			})
 		})
 	}
 }
 
 // A holder of a signing key cannot push the floor on by signing ahead again and again.
 func TestFloorIsNotPushed(t *testing.T) {
-	f := nodetest.New(t)
-	n := newNode(f)
-	n.MustJoin()
-	m := &machine{wall: f.Clock(), boot: "first"}
-	a := n.openAt(m, n.Disk.FS())
-	defer a.Close()
-	for range 20 {
-		f.Do(func() { f.Version++ })
-		h := f.TrustHeader()
-		h.IssuedAt = a.Node().Now().Add(internalsnapshot.ClockTolerance).UTC().Truncate(time.Second)
-		f.Must(n.take(a, f.SignTrust(h, f.Content())))
-	}
-	if trustVersion(a) != 30 {
-		t.Fatalf("version %d is in use: %v", trustVersion(a), a.Node().Status().Refusals())
-	}
-	if d := a.Node().Now().Sub(m.wall); d > time.Second {
-		t.Errorf("the node is %v ahead of its machine", d)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := nodetest.New(t)
+		n := newNode(f)
+		n.MustJoin()
+		m := &machine{wall: f.Clock(), boot: "first"}
+		a := n.openAt(m, n.Disk.FS())
+		defer a.Close()
+		for range 20 {
+			f.Do(func() { f.Version++ })
+			h := f.TrustHeader()
+			h.IssuedAt = a.Node().Now().Add(internalsnapshot.ClockTolerance).UTC().Truncate(time.Second)
+			f.Must(n.take(a, f.SignTrust(h, f.Content())))
+		}
+		if trustVersion(a) != 30 {
+			t.Fatalf("version %d is in use: %v", trustVersion(a), a.Node().Status().Refusals())
+		}
+		if d := a.Node().Now().Sub(m.wall); d > time.Second {
+			t.Errorf("the node is %v ahead of its machine", d)
+		}
+	})
 }
 
 // Everything that ends does so by the node's time: a clock that is set back does not extend it.
