@@ -180,7 +180,7 @@ func TestReenrolProperty(t *testing.T) {
 	f := nodetest.New(t)
 	n := newOperatorNode(f)
 	enrolled := 0
-	rapid.Check(t, func(rt *rapid.T) {
+	course := func(rt *rapid.T, steps []string) {
 		f.Shift.Store(0)
 		f.Do(func() { clear(f.Members); f.Faults.LoseJoins = 0 })
 		n.node = newNode(f)
@@ -192,8 +192,7 @@ func TestReenrolProperty(t *testing.T) {
 		a := n.mustOpen()
 		defer func() { a.Close() }()
 		was := a.Node().Self().Incarnation
-		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut",
-			"restart"}), 1, 6).Draw(rt, "steps") {
+		for _, step := range steps {
 			switch step {
 			case "renew":
 				_ = a.Renewal().Renew(rt.Context())
@@ -234,6 +233,14 @@ func TestReenrolProperty(t *testing.T) {
 				rt.Fatalf("it is %d members", len(f.Members))
 			}
 		})
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		course(rt, rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut", "restart"}), 1,
+			6).Draw(rt, "steps"))
+	})
+	// None of these may have been away for longer than the grace.
+	rapid.Check(t, func(rt *rapid.T) {
+		course(rt, []string{"long away", rapid.SampledFrom([]string{"renew", "lose", "restart"}).Draw(rt, "then")})
 	})
 	if enrolled == 0 {
 		t.Error("no run enrolled anew: the test shows nothing")
