@@ -803,8 +803,8 @@ var differs = []struct {
 	as   string
 }{
 	{regexp.MustCompile(`ed25519:[A-Za-z0-9+/=]{8,}…?`), "KEY"},
-	{regexp.MustCompile(`\b[0-9a-f]{16,}\b`), "HASH"},
-	{regexp.MustCompile(`\b[a-z2-7]{16}\b`), "ID"},
+	// A hash, a key's id, and the id of a token, which may look like one of a key.
+	{regexp.MustCompile(`\b(?:[0-9a-f]{16,}|[a-z2-7]{16})\b`), "ID"},
 	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`), "TIME"},
 	// A member that has just joined may not have reported yet what is published for it.
 	{regexp.MustCompile(`\b(node_runtime|[a-z]+_(policy|mode_policy|directory|assignment)) [0-9]+\.[0-9]+, `), ""},

@@ -130,7 +130,7 @@ func (f *Fleet) admitLocked(kind identity.Kind, claimed string, p proof.Proven, 
 	}
 	name := "node-k"
 	if p.TokenID() != "" {
-		name = "node-" + p.TokenID()[:6]
+		name = "node-" + p.TokenID()
 	}
 	if p.Type() == proof.TypeSVID {
 		kind, name = p.Member()
