@@ -486,7 +486,7 @@ func TestZombiesOfAShard(t *testing.T) {
 	for _, what := range []string{"carried out", "acknowledged", "zombie", "refused zombie", "pause in a call", "lost answer",
 		"start", "another leader", "outcome unknown", "journal", "zombie's journal", "zombie's incident"} {
 		t.Logf("%6d %s", saw[what], what)
-		if saw[what] == 0 {
+		if saw[what] == 0 && testlane.Enough(t) {
 			t.Errorf("no schedule came by: %s", what)
 		}
 	}

@@ -17,6 +17,7 @@ func TestInner(t *testing.T) {
 		t.Skip("the tests of this package run this")
 	}
 	t.Logf("rounds %d, first seed %d, second seed %d", testlane.Rounds(3, 70), testlane.Seed(t), testlane.Seed(t))
+	t.Logf("they are enough: %v", testlane.Enough(t))
 	t.Run("at night", func(t *testing.T) {
 		testlane.Nightly(t)
 		t.Log("the night has come")
@@ -45,7 +46,7 @@ func TestQuickLane(t *testing.T) {
 	if held != "./test/testlane TestInner/at_night\n" {
 		t.Errorf("held back: %q", held)
 	}
-	for _, want := range []string{"rounds 3, first seed 1, second seed 1", "SKIP: TestInner/at_night",
+	for _, want := range []string{"rounds 3, first seed 1, second seed 1", "they are enough: true", "SKIP: TestInner/at_night",
 		"make nightly IN=./test/testlane TEST='TestInner/at_night'", "make nightly IN=./test/testlane TEST='TestInner' SEED=1"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("%q is not in:\n%s", want, printed)
@@ -66,8 +67,16 @@ func TestNightlyLane(t *testing.T) {
 			t.Errorf("%q is not in:\n%s", want, printed)
 		}
 	}
-	if full := strings.Contains(printed, "rounds 70,"); full == underDetector {
-		t.Errorf("under the race detector: %v; full rounds: %v", underDetector, full)
+	full, enough := strings.Contains(printed, "rounds 70,"), strings.Contains(printed, "they are enough: true")
+	if full == underDetector || enough == underDetector {
+		t.Errorf("under the race detector: %v; full rounds: %v; enough: %v", underDetector, full, enough)
+	}
+}
+
+// Few rounds that somebody begins with another seed are not enough.
+func TestEnough(t *testing.T) {
+	if printed, _ := inner(t, "FEALTY_SEED=42"); !strings.Contains(printed, "they are enough: false") {
+		t.Error(printed)
 	}
 }
 

@@ -679,7 +679,7 @@ func TestOneOwnerWhateverHappens(t *testing.T) {
 	for _, what := range []string{"carried out", "refused", "let go", "lease that was over", "silent owner", "forced move", "pause in a call",
 		"lost answer", "start", "another leader", "zombie", "refused zombie"} {
 		t.Logf("%9d %s", saw[what], what)
-		if saw[what] == 0 {
+		if saw[what] == 0 && testlane.Enough(t) {
 			t.Errorf("no schedule came by: %s", what)
 		}
 	}

@@ -656,7 +656,7 @@ func TestSchedules(t *testing.T) {
 	}
 	for _, what := range []string{"ban", "unban", "put", "lost answers", "ends between two files", "stores that went back", "restores"} {
 		t.Logf("%9d %s", saw[what], what)
-		if saw[what] == 0 {
+		if saw[what] == 0 && testlane.Enough(t) {
 			t.Errorf("no schedule came by %s", what)
 		}
 	}

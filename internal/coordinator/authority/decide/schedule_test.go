@@ -54,7 +54,7 @@ func TestSchedules(t *testing.T) {
 	}
 	for what, n := range saw {
 		t.Logf("%9d %v", n, thing(what))
-		if n == 0 {
+		if n == 0 && testlane.Enough(t) {
 			t.Errorf("no schedule came by %v", thing(what))
 		}
 	}
