@@ -633,7 +633,7 @@ func TestFleetSchedulesNoticeBugs(t *testing.T) {
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(20) {
+			for seed := range uint64(300) { // the first that notices ends it; some bugs show in 1 of 5 only
 				f := run(t, seed, b.bug)
 				if wrong := f.broken(); wrong != "" {
 					if t.Logf("schedule %d: %s", seed, wrong); !slices.ContainsFunc(b.want, func(w string) bool { return strings.Contains(wrong, w) }) {
