@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -167,6 +168,15 @@ func TestRestored(t *testing.T) {
 		if got == nil || got.Tree.Root() != want.Tree.Root() || got.Len() != want.Len() || got.State.Version != 9 ||
 			string(got.Content(hashOf(content))) != string(content) {
 			t.Errorf("%s: it is not made", name)
+			continue
+		}
+		others := x.otherwise(got)
+		for _, h := range tt.stored {
+			i, signed := want.Find(h.HeaderPath)
+			is := signed && want.Header(i).Leaf == h.Leaf || h.Header.ConfigVersion < tt.since
+			if named := slices.ContainsFunc(others, func(o authority.Suspect) bool { return o.What == h.key() }); named == is {
+				t.Errorf("%s: that %s is otherwise is %v", name, h.key(), named)
+			}
 		}
 	}
 }
