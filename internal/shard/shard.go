@@ -165,15 +165,14 @@ func (s *Shard) Run(ctx context.Context) error {
 // [scheduler.ErrUnready], and the operator sends it again.
 func (s *Shard) Report(r scheduler.RollUp) (scheduler.Outcome, error) {
 	s.mu.Lock()
-	ready, tallies := s.ready, s.tallies[r.Tenant]
-	s.mu.Unlock()
-	if !ready {
+	defer s.mu.Unlock()
+	if !s.ready {
 		return "", fmt.Errorf("shard: not every provider was listed yet: the roll-up of tenant %.80q: %w: send it "+
 			"again in a moment",
 			r.Tenant, scheduler.ErrUnready)
 	}
 	var running []scheduler.DemandRow
-	for _, t := range tallies {
+	for _, t := range s.tallies[r.Tenant] {
 		for priority, n := range t.Working {
 			running = append(running, scheduler.DemandRow{Profile: t.Profile, Priority: priority, Count: n})
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
+	"github.com/fealty-io/fealty/test/testlane"
 )
 
 // From nothing to what is wanted, and to what is wanted then; each step is in the journal.
@@ -92,6 +93,42 @@ func TestWipe(t *testing.T) {
 	if got := p.count(scheduler.Configured, "red"); got != 1000 {
 		t.Errorf("red has %d again", got)
 	}
+}
+
+// Three empty roll-ups are three, whenever in a cycle each comes, if the next one comes after [shard.Shard.Changed]
+// said that the cycle was over.
+func TestWipeWhileCyclesEnd(t *testing.T) {
+	w := run(t, newProvider(), nil)
+	w.step()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := w.Step(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	}()
+	for range testlane.Rounds(300, 5000) {
+		if got := w.report("red", 5, 10); got != scheduler.Taken {
+			t.Errorf("ten are wanted: %v", got)
+		}
+		for _, want := range []scheduler.Outcome{scheduler.Held, scheduler.Held, scheduler.Taken} {
+			<-w.Changed()
+			if got := w.report("red", 0, 0); got != want {
+				t.Errorf("nothing is wanted: %v, want %v", got, want)
+			}
+		}
+		<-w.Changed()
+	}
+	close(stop)
+	<-stopped
 }
 
 // The same at the start of the process, which remembers no roll-up: what is there is what

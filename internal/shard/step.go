@@ -22,9 +22,9 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	}
 	report := Report{At: s.cfg.Now(), Paused: s.paused.Load()}
 	defer func() {
-		s.book.Cycle()
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.book.Cycle() // with the lock, as [Shard.Changed] promises
 		s.last = report
 		close(s.changed)
 		s.changed = make(chan struct{})

@@ -219,15 +219,22 @@ func (o *operator) converse() error {
 			}
 		}
 	})
+	// While it is open the cycle goes on in which a roll-up was taken; no more is heard before it is over.
+	var full <-chan struct{}
 	for {
 		// Asked for before the state is looked at, so that no change is missed.
 		changed := shard.Changed()
+		select {
+		case <-full:
+			full = nil
+		default:
+		}
 		if err := o.tell(); err != nil {
 			return err
 		}
 		for left := MaxMessages; ; {
 			from := heard
-			if left == 0 { // the rest waits for the next cycle
+			if left == 0 || full != nil { // the rest waits for the next cycle
 				from = nil
 			}
 			var r received
@@ -251,7 +258,8 @@ func (o *operator) converse() error {
 				return err
 			}
 			if left--; whole {
-				left = 0
+				// Asked for after the roll-up was taken: a cycle may have ended just before that, which changed tells.
+				full = shard.Changed()
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,8 @@ type desk struct {
 	unready bool
 	tallies map[string][]*scheduler.Tally
 	changed chan struct{}
+	taken   int // roll-ups in this cycle
+	most    int // in one cycle
 }
 
 func newDesk() *desk {
@@ -53,6 +56,8 @@ func (d *desk) Report(r scheduler.RollUp) (scheduler.Outcome, error) {
 	if d.unready {
 		return "", scheduler.ErrUnready
 	}
+	d.taken++
+	d.most = max(d.most, d.taken)
 	return d.DemandBook.Report(r, nil)
 }
 
@@ -87,7 +92,7 @@ func (d *desk) cycle(change func()) {
 		change()
 	}
 	close(d.changed)
-	d.changed = make(chan struct{})
+	d.changed, d.taken = make(chan struct{}), 0
 }
 
 // serve serves sessions at a desk to whom peer says, with the authorization of the API
@@ -404,6 +409,45 @@ func TestOneRollUpInACycle(t *testing.T) {
 		}
 		s.desk.cycle(nil)
 		l.hear() // capacity
+	}
+}
+
+// So it does where a cycle ends just when a roll-up comes.
+func TestOneRollUpInEachOfManyCycles(t *testing.T) {
+	const rollUps = 2000
+	s := start(t, true)
+	l := s.session()
+	var others sync.WaitGroup
+	others.Go(func() {
+		for n := range uint64(rollUps) {
+			l.say(rollUp(n+1, row("small", uint32(n%5+1))))
+		}
+	})
+	answered := make(chan struct{})
+	others.Go(func() {
+		defer close(answered)
+		for n := range uint64(rollUps) {
+			got := l.hear()
+			for got.GetRollUp() == nil { // what it has
+				got = l.hear()
+			}
+			if got.GetRollUp().GetNumber() != n+1 {
+				t.Errorf("roll-up %d is answered, want %d", got.GetRollUp().GetNumber(), n+1)
+			}
+		}
+	})
+	for over := false; !over; {
+		select {
+		case <-answered:
+			over = true
+		default:
+			s.desk.cycle(nil)
+			runtime.Gosched()
+		}
+	}
+	others.Wait()
+	if s.desk.most != 1 {
+		t.Errorf("%d roll-ups were taken in one cycle", s.desk.most)
 	}
 }
 
