@@ -1,7 +1,7 @@
 # Needs Go; tests use the race detector where there is a C compiler.
 # A recipe longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test nightly chaos conformance-machines bench bench-compare fuzz lint generate clean
+.PHONY: help build run test nightly chaos conformance-machines bench bench-compare fuzz lint generate release clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
@@ -24,7 +24,8 @@ help:
 	@echo 'make lint      every check that is not a test'
 	@echo 'make generate  Go code from the protos'
 	@echo 'make build     bin/fealty'
-	@echo 'make clean     remove bin'
+	@echo 'make release   what people install, in dist, from a clean checkout (VERSION=v0.4.1, MACHINES="linux/amd64" for some alone)'
+	@echo 'make clean     remove bin and dist'
 
 build:
 	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags='-s -w' -o bin/fealty ./cmd/fealty
@@ -63,5 +64,8 @@ lint:
 generate:
 	@tools/generate.sh
 
+release:
+	@MACHINES="$(MACHINES)" tools/release.sh "$(VERSION)"
+
 clean:
-	rm -rf bin
+	rm -rf bin dist

@@ -94,6 +94,7 @@ const (
 
 const (
 	blockTimeout = 3 * time.Minute // one block, which may build a program, and one wait for what runs in the background
+	nightTimeout = time.Hour       // the same, of a page that is run at night: it may make a release
 	stopTimeout  = 20 * time.Second
 )
 
@@ -533,10 +534,18 @@ func (s *session) shell(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
+// longest is how long a block may take.
+func (s *session) longest() time.Duration {
+	if slices.Contains(s.page.lines, "<!-- "+nightLine+" -->") {
+		return nightTimeout
+	}
+	return blockTimeout
+}
+
 // run runs a block to its end. Its variables are there for the next one.
 func (s *session) run(text string, exit int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), blockTimeout)
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.longest())
 	defer cancel()
 	cmd := s.shell(ctx, fmt.Sprintf(". '%s'\ntrap 'export -p > \"%[1]s\"' EXIT\nset -eua\n%s", s.envFile(), s.here(text)))
 	out, err := cmd.CombinedOutput()
@@ -565,7 +574,7 @@ func (s *session) start(name, text, until string) {
 	}
 	go func() { b.err = b.cmd.Wait(); close(b.exited) }() // waited for in stop
 	s.behind[name] = b
-	timeout := time.NewTimer(blockTimeout)
+	timeout := time.NewTimer(s.longest())
 	defer timeout.Stop()
 	for {
 		seen, news := b.out.look()

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +16,7 @@ import (
 type version struct {
 	Release  string `json:"release"`
 	Revision string `json:"revision"`
+	Date     string `json:"date"`    // of that revision
 	Changed  bool   `json:"changed"` // since that revision
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
@@ -24,23 +24,22 @@ type version struct {
 
 func versionCommand(c *program.CLI) *cobra.Command {
 	return c.Command(program.Command{
-		Use: "version", Short: "print the release of this program",
+		Use: "version", Short: "print the release of this program, and the commit that it was built from",
 		Run: func(context.Context, *settings.Values, []string) error {
-			v := version{Release: c.Env.Release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range info.Settings {
-					switch s.Key {
-					case "vcs.revision":
-						v.Revision = s.Value
-					case "vcs.modified":
-						v.Changed = s.Value == "true"
-					}
-				}
-			}
+			b := program.Built()
+			v := version{Release: c.Env.Release, Revision: b.Commit, Date: b.Date, Changed: b.Changed,
+				Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			return c.Print(program.ResultOf(v, func(p *term.Page) error {
-				p.Line("fealty %s", v.Release)
+				line := "fealty " + v.Release
+				if v.Revision != "" {
+					line += ", commit " + v.Revision + " of " + command.Dash(v.Date)
+				}
+				if v.Changed {
+					line += ", with changes"
+				}
+				p.Line("%s", line)
 				if p.Wide {
-					p.Line("revision %s, %s, %s", command.Dash(v.Revision), v.Go, v.Platform)
+					p.Line("%s, %s", v.Go, v.Platform)
 				}
 				return nil
 			}))

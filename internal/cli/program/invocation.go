@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -108,7 +107,7 @@ func New(env Env) *CLI {
 		env.Now = time.Now
 	}
 	if env.Release == "" {
-		env.Release = release()
+		env.Release = Built().Release
 	}
 	if env.Program == "" {
 		env.Program = Name
@@ -220,15 +219,6 @@ func (c *CLI) width(stream io.Writer) int {
 // Coloured reports whether a stream takes colour (no-color.org).
 func (c *CLI) Coloured(stream io.Writer) bool {
 	return c.Getenv("NO_COLOR") == "" && c.Getenv("TERM") != "dumb" && c.Env.IsTerminal(stream)
-}
-
-// release returns the release that the build names.
-func release() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		return "devel"
-	}
-	return info.Main.Version
 }
 
 // Name is what the program is called in pages, in JSON and in logs.
