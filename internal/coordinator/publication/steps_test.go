@@ -92,7 +92,8 @@ func TestSteps(t *testing.T) {
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
 			before, was, wasKept := at, sorted(), maps.Clone(kept)
 			divides := rapid.IntRange(0, 3).Draw(t, "divides") > 0
-			put, drop, contents := make(map[HeaderPath]*Published), make(map[HeaderPath]bool), make(map[string][]byte)
+			put, drop := make(map[HeaderPath]*Published), make(map[HeaderPath]bool)
+			raws, contents := make(map[string][]byte), make(map[string][]byte)
 			for range rapid.SampledFrom([]int{0, 1, 3, 300}).Draw(t, "puts") {
 				number++
 				raw := content()
@@ -102,7 +103,10 @@ func TestSteps(t *testing.T) {
 				if rapid.Bool().Draw(t, "base") { // which may be one that was lost
 					h.Header.Base = hashOf(content())
 				}
-				put[h.HeaderPath], headers[h.HeaderPath], contents[h.Header.Content] = h, h, raw
+				put[h.HeaderPath], headers[h.HeaderPath], raws[h.Header.Content] = h, h, raw
+			}
+			for _, h := range put { // a generation puts each header once, and brings what these name
+				contents[h.Header.Content] = raws[h.Header.Content]
 			}
 			for range rapid.SampledFrom([]int{0, 1, 3, 300}).Draw(t, "drops") {
 				if p := path(); put[p] == nil {
