@@ -346,6 +346,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ProviderService.ConfigureMachine", providers, nil},
 		{"ProviderService.DrainMachine", providers, nil},
 		{"ProviderService.DeleteMachine", providers, nil},
+		{"ShardService.WatchDemand", "asked of a shard: it reads", nil},
 		{"ShardService.Session", "asked of a shard: a roll-up that was reported changes nothing", nil},
 		{"LocalWorkloadService.CheckWorkload", agents, nil},
 		{"NodeService.LeaveCluster", agents, nil},

@@ -105,6 +105,7 @@ type Shard struct {
 	mu      sync.Mutex
 	ready   bool                          // the tallies are of all providers; guarded by mu
 	tallies map[string][]*scheduler.Tally // of each tenant; guarded by mu
+	quotas  map[scheduler.Quota]int       // of the last cycle, never changed; guarded by mu
 	last    Report                        // guarded by mu
 	changed chan struct{}                 // closed when the next cycle is over; guarded by mu
 }
@@ -192,6 +193,18 @@ func (s *Shard) Capacity(tenant string) []*scheduler.Tally {
 func (s *Shard) Wanted(tenant string) []scheduler.DemandRow {
 	rows, _ := s.book.Of(tenant)
 	return rows
+}
+
+// Standing returns what is known of a tenant's demand.
+func (s *Shard) Standing(tenant string) scheduler.Standing { return s.book.Standing(tenant) }
+
+// Quota returns how many machines of a profile a tenant may have, as of the last cycle; false if
+// nothing bounds it.
+func (s *Shard) Quota(tenant, profile string) (machines int, bounded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	machines, bounded = s.quotas[scheduler.Quota{Tenant: tenant, Profile: profile}]
+	return machines, bounded
 }
 
 // Notices returns the machines that a tenant is about to lose, in the order in which it

@@ -224,7 +224,7 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Together: a roll-up is judged by what its tenant has.
-	s.tallies, s.ready = tallies, ready
+	s.tallies, s.ready, s.quotas = tallies, ready, in.Quotas
 	return in, facts
 }
 

@@ -90,6 +90,188 @@ func (RollUpOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{0}
 }
 
+type WatchDemandRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant: the name in the caller's certificate.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDemandRequest) Reset() {
+	*x = WatchDemandRequest{}
+	mi := &file_fealty_v1_shard_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDemandRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDemandRequest) ProtoMessage() {}
+
+func (x *WatchDemandRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_shard_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDemandRequest.ProtoReflect.Descriptor instead.
+func (*WatchDemandRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WatchDemandRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type WatchDemandResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The term of the leader that the shard obeyed last; 0: none yet.
+	Term int64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// A roll-up of the tenant was taken since the shard started. While none was, nothing is taken
+	// from the tenant, and it is given nothing.
+	Known bool `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"`
+	// The roll-up that was reported last, whether it counts or is held; 0: none was since the
+	// shard started.
+	Run    uint64 `protobuf:"varint,4,opt,name=run,proto3" json:"run,omitempty"`
+	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	// It is held: the rows are those of the one before it.
+	Held bool `protobuf:"varint,6,opt,name=held,proto3" json:"held,omitempty"`
+	// What counts.
+	Rows []*DemandRow `protobuf:"bytes,7,rep,name=rows,proto3" json:"rows,omitempty"`
+	// An operator of the tenant has a session now.
+	Session bool `protobuf:"varint,8,opt,name=session,proto3" json:"session,omitempty"`
+	// What the tenant has, by profile.
+	Profiles []*ProfileCapacity `protobuf:"bytes,9,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	// The machines that it is about to lose, those first that it loses first: at most 1,024. They
+	// have no numbers here, and nobody acknowledges them.
+	Notices []*MachineNotice `protobuf:"bytes,10,rep,name=notices,proto3" json:"notices,omitempty"`
+	// How many more it is about to lose.
+	MoreNotices   uint32 `protobuf:"varint,11,opt,name=more_notices,json=moreNotices,proto3" json:"more_notices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDemandResponse) Reset() {
+	*x = WatchDemandResponse{}
+	mi := &file_fealty_v1_shard_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDemandResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDemandResponse) ProtoMessage() {}
+
+func (x *WatchDemandResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_shard_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDemandResponse.ProtoReflect.Descriptor instead.
+func (*WatchDemandResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WatchDemandResponse) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *WatchDemandResponse) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *WatchDemandResponse) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *WatchDemandResponse) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *WatchDemandResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *WatchDemandResponse) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *WatchDemandResponse) GetRows() []*DemandRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *WatchDemandResponse) GetSession() bool {
+	if x != nil {
+		return x.Session
+	}
+	return false
+}
+
+func (x *WatchDemandResponse) GetProfiles() []*ProfileCapacity {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+func (x *WatchDemandResponse) GetNotices() []*MachineNotice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+func (x *WatchDemandResponse) GetMoreNotices() uint32 {
+	if x != nil {
+		return x.MoreNotices
+	}
+	return 0
+}
+
 type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tenant: the name in the caller's certificate.
@@ -107,7 +289,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[0]
+	mi := &file_fealty_v1_shard_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -119,7 +301,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[0]
+	mi := &file_fealty_v1_shard_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -132,7 +314,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{0}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SessionRequest) GetTenant() string {
@@ -224,7 +406,7 @@ type SessionHello struct {
 
 func (x *SessionHello) Reset() {
 	*x = SessionHello{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[1]
+	mi := &file_fealty_v1_shard_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +418,7 @@ func (x *SessionHello) String() string {
 func (*SessionHello) ProtoMessage() {}
 
 func (x *SessionHello) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[1]
+	mi := &file_fealty_v1_shard_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +431,7 @@ func (x *SessionHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionHello.ProtoReflect.Descriptor instead.
 func (*SessionHello) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SessionHello) GetRun() uint64 {
@@ -273,7 +455,7 @@ type DemandRollUp struct {
 
 func (x *DemandRollUp) Reset() {
 	*x = DemandRollUp{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[2]
+	mi := &file_fealty_v1_shard_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -285,7 +467,7 @@ func (x *DemandRollUp) String() string {
 func (*DemandRollUp) ProtoMessage() {}
 
 func (x *DemandRollUp) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[2]
+	mi := &file_fealty_v1_shard_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -298,7 +480,7 @@ func (x *DemandRollUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DemandRollUp.ProtoReflect.Descriptor instead.
 func (*DemandRollUp) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DemandRollUp) GetNumber() uint64 {
@@ -328,7 +510,7 @@ type DemandRow struct {
 
 func (x *DemandRow) Reset() {
 	*x = DemandRow{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[3]
+	mi := &file_fealty_v1_shard_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +522,7 @@ func (x *DemandRow) String() string {
 func (*DemandRow) ProtoMessage() {}
 
 func (x *DemandRow) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[3]
+	mi := &file_fealty_v1_shard_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +535,7 @@ func (x *DemandRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DemandRow.ProtoReflect.Descriptor instead.
 func (*DemandRow) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DemandRow) GetProfile() string {
@@ -388,7 +570,7 @@ type SessionAcknowledgement struct {
 
 func (x *SessionAcknowledgement) Reset() {
 	*x = SessionAcknowledgement{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[4]
+	mi := &file_fealty_v1_shard_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +582,7 @@ func (x *SessionAcknowledgement) String() string {
 func (*SessionAcknowledgement) ProtoMessage() {}
 
 func (x *SessionAcknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[4]
+	mi := &file_fealty_v1_shard_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +595,7 @@ func (x *SessionAcknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionAcknowledgement.ProtoReflect.Descriptor instead.
 func (*SessionAcknowledgement) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SessionAcknowledgement) GetNumber() uint64 {
@@ -435,7 +617,7 @@ type MachineRelease struct {
 
 func (x *MachineRelease) Reset() {
 	*x = MachineRelease{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[5]
+	mi := &file_fealty_v1_shard_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +629,7 @@ func (x *MachineRelease) String() string {
 func (*MachineRelease) ProtoMessage() {}
 
 func (x *MachineRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[5]
+	mi := &file_fealty_v1_shard_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +642,7 @@ func (x *MachineRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineRelease.ProtoReflect.Descriptor instead.
 func (*MachineRelease) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MachineRelease) GetProvider() string {
@@ -492,7 +674,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[6]
+	mi := &file_fealty_v1_shard_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +686,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[6]
+	mi := &file_fealty_v1_shard_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +699,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SessionResponse) GetMessage() isSessionResponse_Message {
@@ -603,7 +785,7 @@ type SessionWelcome struct {
 
 func (x *SessionWelcome) Reset() {
 	*x = SessionWelcome{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[7]
+	mi := &file_fealty_v1_shard_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +797,7 @@ func (x *SessionWelcome) String() string {
 func (*SessionWelcome) ProtoMessage() {}
 
 func (x *SessionWelcome) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[7]
+	mi := &file_fealty_v1_shard_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +810,7 @@ func (x *SessionWelcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionWelcome.ProtoReflect.Descriptor instead.
 func (*SessionWelcome) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SessionWelcome) GetShard() string {
@@ -658,7 +840,7 @@ type RollUpAnswer struct {
 
 func (x *RollUpAnswer) Reset() {
 	*x = RollUpAnswer{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[8]
+	mi := &file_fealty_v1_shard_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +852,7 @@ func (x *RollUpAnswer) String() string {
 func (*RollUpAnswer) ProtoMessage() {}
 
 func (x *RollUpAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[8]
+	mi := &file_fealty_v1_shard_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +865,7 @@ func (x *RollUpAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollUpAnswer.ProtoReflect.Descriptor instead.
 func (*RollUpAnswer) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RollUpAnswer) GetNumber() uint64 {
@@ -717,7 +899,7 @@ type TenantCapacity struct {
 
 func (x *TenantCapacity) Reset() {
 	*x = TenantCapacity{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[9]
+	mi := &file_fealty_v1_shard_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +911,7 @@ func (x *TenantCapacity) String() string {
 func (*TenantCapacity) ProtoMessage() {}
 
 func (x *TenantCapacity) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[9]
+	mi := &file_fealty_v1_shard_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +924,7 @@ func (x *TenantCapacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantCapacity.ProtoReflect.Descriptor instead.
 func (*TenantCapacity) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TenantCapacity) GetProfiles() []*ProfileCapacity {
@@ -753,20 +935,23 @@ func (x *TenantCapacity) GetProfiles() []*ProfileCapacity {
 }
 
 type ProfileCapacity struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Profile       string                 `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"`
-	Wanted        uint32                 `protobuf:"varint,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	Configuring   uint32                 `protobuf:"varint,3,opt,name=configuring,proto3" json:"configuring,omitempty"`
-	Configured    uint32                 `protobuf:"varint,4,opt,name=configured,proto3" json:"configured,omitempty"`
-	Draining      uint32                 `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
-	Failed        uint32                 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Profile     string                 `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"`
+	Wanted      uint32                 `protobuf:"varint,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Configuring uint32                 `protobuf:"varint,3,opt,name=configuring,proto3" json:"configuring,omitempty"`
+	Configured  uint32                 `protobuf:"varint,4,opt,name=configured,proto3" json:"configured,omitempty"`
+	Draining    uint32                 `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	Failed      uint32                 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	// How many it may have, as of the last cycle. Not set: nothing bounds it. WatchDemand says so;
+	// a session does not.
+	Quota         *uint32 `protobuf:"varint,7,opt,name=quota,proto3,oneof" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProfileCapacity) Reset() {
 	*x = ProfileCapacity{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[10]
+	mi := &file_fealty_v1_shard_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +963,7 @@ func (x *ProfileCapacity) String() string {
 func (*ProfileCapacity) ProtoMessage() {}
 
 func (x *ProfileCapacity) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[10]
+	mi := &file_fealty_v1_shard_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +976,7 @@ func (x *ProfileCapacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileCapacity.ProtoReflect.Descriptor instead.
 func (*ProfileCapacity) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProfileCapacity) GetProfile() string {
@@ -836,6 +1021,13 @@ func (x *ProfileCapacity) GetFailed() uint32 {
 	return 0
 }
 
+func (x *ProfileCapacity) GetQuota() uint32 {
+	if x != nil && x.Quota != nil {
+		return *x.Quota
+	}
+	return 0
+}
+
 // MachineNotice says that a machine is about to be drained, or that such a notice is over: the
 // machine is drained, or it stays; capacity tells.
 type MachineNotice struct {
@@ -855,7 +1047,7 @@ type MachineNotice struct {
 
 func (x *MachineNotice) Reset() {
 	*x = MachineNotice{}
-	mi := &file_fealty_v1_shard_proto_msgTypes[11]
+	mi := &file_fealty_v1_shard_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1059,7 @@ func (x *MachineNotice) String() string {
 func (*MachineNotice) ProtoMessage() {}
 
 func (x *MachineNotice) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_shard_proto_msgTypes[11]
+	mi := &file_fealty_v1_shard_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1072,7 @@ func (x *MachineNotice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineNotice.ProtoReflect.Descriptor instead.
 func (*MachineNotice) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_shard_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MachineNotice) GetNumber() uint64 {
@@ -929,7 +1121,22 @@ var File_fealty_v1_shard_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_shard_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/shard.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x02\n" +
+	"\x15fealty/v1/shard.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\",\n" +
+	"\x12WatchDemandRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\"\xe6\x02\n" +
+	"\x13WatchDemandResponse\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x03R\x04term\x12\x14\n" +
+	"\x05known\x18\x03 \x01(\bR\x05known\x12\x10\n" +
+	"\x03run\x18\x04 \x01(\x04R\x03run\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04held\x18\x06 \x01(\bR\x04held\x12(\n" +
+	"\x04rows\x18\a \x03(\v2\x14.fealty.v1.DemandRowR\x04rows\x12\x18\n" +
+	"\asession\x18\b \x01(\bR\asession\x126\n" +
+	"\bprofiles\x18\t \x03(\v2\x1a.fealty.v1.ProfileCapacityR\bprofiles\x122\n" +
+	"\anotices\x18\n" +
+	" \x03(\v2\x18.fealty.v1.MachineNoticeR\anotices\x12!\n" +
+	"\fmore_notices\x18\v \x01(\rR\vmoreNotices\"\x9e\x02\n" +
 	"\x0eSessionRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12/\n" +
 	"\x05hello\x18\x02 \x01(\v2\x17.fealty.v1.SessionHelloH\x00R\x05hello\x122\n" +
@@ -965,7 +1172,7 @@ const file_fealty_v1_shard_proto_rawDesc = "" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x18.fealty.v1.RollUpOutcomeR\aoutcome\x12\x18\n" +
 	"\aproblem\x18\x03 \x01(\tR\aproblem\"H\n" +
 	"\x0eTenantCapacity\x126\n" +
-	"\bprofiles\x18\x01 \x03(\v2\x1a.fealty.v1.ProfileCapacityR\bprofiles\"\xb9\x01\n" +
+	"\bprofiles\x18\x01 \x03(\v2\x1a.fealty.v1.ProfileCapacityR\bprofiles\"\xde\x01\n" +
 	"\x0fProfileCapacity\x12\x18\n" +
 	"\aprofile\x18\x01 \x01(\tR\aprofile\x12\x16\n" +
 	"\x06wanted\x18\x02 \x01(\rR\x06wanted\x12 \n" +
@@ -974,7 +1181,9 @@ const file_fealty_v1_shard_proto_rawDesc = "" +
 	"configured\x18\x04 \x01(\rR\n" +
 	"configured\x12\x1a\n" +
 	"\bdraining\x18\x05 \x01(\rR\bdraining\x12\x16\n" +
-	"\x06failed\x18\x06 \x01(\rR\x06failed\"\xc7\x01\n" +
+	"\x06failed\x18\x06 \x01(\rR\x06failed\x12\x19\n" +
+	"\x05quota\x18\a \x01(\rH\x00R\x05quota\x88\x01\x01B\b\n" +
+	"\x06_quota\"\xc7\x01\n" +
 	"\rMachineNotice\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x18\n" +
@@ -989,10 +1198,12 @@ const file_fealty_v1_shard_proto_rawDesc = "" +
 	"\x19ROLL_UP_OUTCOME_OVERTAKEN\x10\x03\x12\x18\n" +
 	"\x14ROLL_UP_OUTCOME_HELD\x10\x04\x12\x1b\n" +
 	"\x17ROLL_UP_OUTCOME_REFUSED\x10\x05\x12\x1b\n" +
-	"\x17ROLL_UP_OUTCOME_UNREADY\x10\x062\xa9\x01\n" +
+	"\x17ROLL_UP_OUTCOME_UNREADY\x10\x062\xd6\x02\n" +
 	"\fShardService\x12\x98\x01\n" +
 	"\aSession\x12\x19.fealty.v1.SessionRequest\x1a\x1a.fealty.v1.SessionResponse\"R\xea\xe0\x18N\n" +
-	"\boperator\x12\x06tenant*:an operator says what its own tenant wants, and no other's(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\boperator\x12\x06tenant*:an operator says what its own tenant wants, and no other's(\x010\x01\x12\xaa\x01\n" +
+	"\vWatchDemand\x12\x1d.fealty.v1.WatchDemandRequest\x1a\x1e.fealty.v1.WatchDemandResponse\"Z\xea\xe0\x18V\n" +
+	"\boperator\x12\x06tenant*Ban operator sees what its own tenant wants and has, and no other's0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_shard_proto_rawDescOnce sync.Once
@@ -1007,43 +1218,50 @@ func file_fealty_v1_shard_proto_rawDescGZIP() []byte {
 }
 
 var file_fealty_v1_shard_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fealty_v1_shard_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_fealty_v1_shard_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_fealty_v1_shard_proto_goTypes = []any{
 	(RollUpOutcome)(0),             // 0: fealty.v1.RollUpOutcome
-	(*SessionRequest)(nil),         // 1: fealty.v1.SessionRequest
-	(*SessionHello)(nil),           // 2: fealty.v1.SessionHello
-	(*DemandRollUp)(nil),           // 3: fealty.v1.DemandRollUp
-	(*DemandRow)(nil),              // 4: fealty.v1.DemandRow
-	(*SessionAcknowledgement)(nil), // 5: fealty.v1.SessionAcknowledgement
-	(*MachineRelease)(nil),         // 6: fealty.v1.MachineRelease
-	(*SessionResponse)(nil),        // 7: fealty.v1.SessionResponse
-	(*SessionWelcome)(nil),         // 8: fealty.v1.SessionWelcome
-	(*RollUpAnswer)(nil),           // 9: fealty.v1.RollUpAnswer
-	(*TenantCapacity)(nil),         // 10: fealty.v1.TenantCapacity
-	(*ProfileCapacity)(nil),        // 11: fealty.v1.ProfileCapacity
-	(*MachineNotice)(nil),          // 12: fealty.v1.MachineNotice
-	(*timestamppb.Timestamp)(nil),  // 13: google.protobuf.Timestamp
+	(*WatchDemandRequest)(nil),     // 1: fealty.v1.WatchDemandRequest
+	(*WatchDemandResponse)(nil),    // 2: fealty.v1.WatchDemandResponse
+	(*SessionRequest)(nil),         // 3: fealty.v1.SessionRequest
+	(*SessionHello)(nil),           // 4: fealty.v1.SessionHello
+	(*DemandRollUp)(nil),           // 5: fealty.v1.DemandRollUp
+	(*DemandRow)(nil),              // 6: fealty.v1.DemandRow
+	(*SessionAcknowledgement)(nil), // 7: fealty.v1.SessionAcknowledgement
+	(*MachineRelease)(nil),         // 8: fealty.v1.MachineRelease
+	(*SessionResponse)(nil),        // 9: fealty.v1.SessionResponse
+	(*SessionWelcome)(nil),         // 10: fealty.v1.SessionWelcome
+	(*RollUpAnswer)(nil),           // 11: fealty.v1.RollUpAnswer
+	(*TenantCapacity)(nil),         // 12: fealty.v1.TenantCapacity
+	(*ProfileCapacity)(nil),        // 13: fealty.v1.ProfileCapacity
+	(*MachineNotice)(nil),          // 14: fealty.v1.MachineNotice
+	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
 }
 var file_fealty_v1_shard_proto_depIdxs = []int32{
-	2,  // 0: fealty.v1.SessionRequest.hello:type_name -> fealty.v1.SessionHello
-	3,  // 1: fealty.v1.SessionRequest.roll_up:type_name -> fealty.v1.DemandRollUp
-	5,  // 2: fealty.v1.SessionRequest.acknowledgement:type_name -> fealty.v1.SessionAcknowledgement
-	6,  // 3: fealty.v1.SessionRequest.release:type_name -> fealty.v1.MachineRelease
-	4,  // 4: fealty.v1.DemandRollUp.rows:type_name -> fealty.v1.DemandRow
-	8,  // 5: fealty.v1.SessionResponse.welcome:type_name -> fealty.v1.SessionWelcome
-	9,  // 6: fealty.v1.SessionResponse.roll_up:type_name -> fealty.v1.RollUpAnswer
-	10, // 7: fealty.v1.SessionResponse.capacity:type_name -> fealty.v1.TenantCapacity
-	12, // 8: fealty.v1.SessionResponse.notice:type_name -> fealty.v1.MachineNotice
-	0,  // 9: fealty.v1.RollUpAnswer.outcome:type_name -> fealty.v1.RollUpOutcome
-	11, // 10: fealty.v1.TenantCapacity.profiles:type_name -> fealty.v1.ProfileCapacity
-	13, // 11: fealty.v1.MachineNotice.until:type_name -> google.protobuf.Timestamp
-	1,  // 12: fealty.v1.ShardService.Session:input_type -> fealty.v1.SessionRequest
-	7,  // 13: fealty.v1.ShardService.Session:output_type -> fealty.v1.SessionResponse
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	6,  // 0: fealty.v1.WatchDemandResponse.rows:type_name -> fealty.v1.DemandRow
+	13, // 1: fealty.v1.WatchDemandResponse.profiles:type_name -> fealty.v1.ProfileCapacity
+	14, // 2: fealty.v1.WatchDemandResponse.notices:type_name -> fealty.v1.MachineNotice
+	4,  // 3: fealty.v1.SessionRequest.hello:type_name -> fealty.v1.SessionHello
+	5,  // 4: fealty.v1.SessionRequest.roll_up:type_name -> fealty.v1.DemandRollUp
+	7,  // 5: fealty.v1.SessionRequest.acknowledgement:type_name -> fealty.v1.SessionAcknowledgement
+	8,  // 6: fealty.v1.SessionRequest.release:type_name -> fealty.v1.MachineRelease
+	6,  // 7: fealty.v1.DemandRollUp.rows:type_name -> fealty.v1.DemandRow
+	10, // 8: fealty.v1.SessionResponse.welcome:type_name -> fealty.v1.SessionWelcome
+	11, // 9: fealty.v1.SessionResponse.roll_up:type_name -> fealty.v1.RollUpAnswer
+	12, // 10: fealty.v1.SessionResponse.capacity:type_name -> fealty.v1.TenantCapacity
+	14, // 11: fealty.v1.SessionResponse.notice:type_name -> fealty.v1.MachineNotice
+	0,  // 12: fealty.v1.RollUpAnswer.outcome:type_name -> fealty.v1.RollUpOutcome
+	13, // 13: fealty.v1.TenantCapacity.profiles:type_name -> fealty.v1.ProfileCapacity
+	15, // 14: fealty.v1.MachineNotice.until:type_name -> google.protobuf.Timestamp
+	3,  // 15: fealty.v1.ShardService.Session:input_type -> fealty.v1.SessionRequest
+	1,  // 16: fealty.v1.ShardService.WatchDemand:input_type -> fealty.v1.WatchDemandRequest
+	9,  // 17: fealty.v1.ShardService.Session:output_type -> fealty.v1.SessionResponse
+	2,  // 18: fealty.v1.ShardService.WatchDemand:output_type -> fealty.v1.WatchDemandResponse
+	17, // [17:19] is the sub-list for method output_type
+	15, // [15:17] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_shard_proto_init() }
@@ -1052,25 +1270,26 @@ func file_fealty_v1_shard_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
-	file_fealty_v1_shard_proto_msgTypes[0].OneofWrappers = []any{
+	file_fealty_v1_shard_proto_msgTypes[2].OneofWrappers = []any{
 		(*SessionRequest_Hello)(nil),
 		(*SessionRequest_RollUp)(nil),
 		(*SessionRequest_Acknowledgement)(nil),
 		(*SessionRequest_Release)(nil),
 	}
-	file_fealty_v1_shard_proto_msgTypes[6].OneofWrappers = []any{
+	file_fealty_v1_shard_proto_msgTypes[8].OneofWrappers = []any{
 		(*SessionResponse_Welcome)(nil),
 		(*SessionResponse_RollUp)(nil),
 		(*SessionResponse_Capacity)(nil),
 		(*SessionResponse_Notice)(nil),
 	}
+	file_fealty_v1_shard_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_shard_proto_rawDesc), len(file_fealty_v1_shard_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

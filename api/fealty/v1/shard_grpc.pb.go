@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ShardService_Session_FullMethodName = "/fealty.v1.ShardService/Session"
+	ShardService_Session_FullMethodName     = "/fealty.v1.ShardService/Session"
+	ShardService_WatchDemand_FullMethodName = "/fealty.v1.ShardService/WatchDemand"
 )
 
 // ShardServiceClient is the client API for ShardService service.
@@ -35,6 +36,11 @@ type ShardServiceClient interface {
 	// A tenant has one session at a shard: of two the newer one stays, and the other ends with
 	// ABORTED. FAILED_PRECONDITION is kept for the fence, and no session ends with it.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
+	// WatchDemand tells what a tenant wants, what it has and what it is about to lose: first as it
+	// is now, then each time that a cycle changed it. It changes nothing, and ends no session.
+	//
+	// A tenant may have a few open at once: one more ends with RESOURCE_EXHAUSTED.
+	WatchDemand(ctx context.Context, in *WatchDemandRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDemandResponse], error)
 }
 
 type shardServiceClient struct {
@@ -58,6 +64,25 @@ func (c *shardServiceClient) Session(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ShardService_SessionClient = grpc.BidiStreamingClient[SessionRequest, SessionResponse]
 
+func (c *shardServiceClient) WatchDemand(ctx context.Context, in *WatchDemandRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDemandResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ShardService_ServiceDesc.Streams[1], ShardService_WatchDemand_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchDemandRequest, WatchDemandResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ShardService_WatchDemandClient = grpc.ServerStreamingClient[WatchDemandResponse]
+
 // ShardServiceServer is the server API for ShardService service.
 // All implementations must embed UnimplementedShardServiceServer
 // for forward compatibility.
@@ -71,6 +96,11 @@ type ShardServiceServer interface {
 	// A tenant has one session at a shard: of two the newer one stays, and the other ends with
 	// ABORTED. FAILED_PRECONDITION is kept for the fence, and no session ends with it.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
+	// WatchDemand tells what a tenant wants, what it has and what it is about to lose: first as it
+	// is now, then each time that a cycle changed it. It changes nothing, and ends no session.
+	//
+	// A tenant may have a few open at once: one more ends with RESOURCE_EXHAUSTED.
+	WatchDemand(*WatchDemandRequest, grpc.ServerStreamingServer[WatchDemandResponse]) error
 	mustEmbedUnimplementedShardServiceServer()
 }
 
@@ -83,6 +113,9 @@ type UnimplementedShardServiceServer struct{}
 
 func (UnimplementedShardServiceServer) Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
+}
+func (UnimplementedShardServiceServer) WatchDemand(*WatchDemandRequest, grpc.ServerStreamingServer[WatchDemandResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchDemand not implemented")
 }
 func (UnimplementedShardServiceServer) mustEmbedUnimplementedShardServiceServer() {}
 func (UnimplementedShardServiceServer) testEmbeddedByValue()                      {}
@@ -112,6 +145,17 @@ func _ShardService_Session_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ShardService_SessionServer = grpc.BidiStreamingServer[SessionRequest, SessionResponse]
 
+func _ShardService_WatchDemand_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchDemandRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ShardServiceServer).WatchDemand(m, &grpc.GenericServerStream[WatchDemandRequest, WatchDemandResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ShardService_WatchDemandServer = grpc.ServerStreamingServer[WatchDemandResponse]
+
 // ShardService_ServiceDesc is the grpc.ServiceDesc for ShardService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -125,6 +169,11 @@ var ShardService_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _ShardService_Session_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchDemand",
+			Handler:       _ShardService_WatchDemand_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "fealty/v1/shard.proto",

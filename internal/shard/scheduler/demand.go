@@ -157,12 +157,17 @@ type demandTenant struct {
 	rows  []DemandRow // of the newest that was taken; never changed
 	guard quarantine.Guard
 	held  uint64 // the cycle after that in which one was held last; 0: none was
+	waits bool   // the newest roll-up is held
 }
 
 // NewDemandBook returns a book in which nobody has reported.
 func NewDemandBook(options DemandOptions) *DemandBook {
 	return &DemandBook{options: options, tenants: make(map[string]*demandTenant)}
 }
+
+// Check says what of a roll-up cannot be, as an [*DemandInvalidError], before it is reported to
+// anybody. It changes nothing.
+func (r RollUp) Check() error { return r.check() }
 
 // Report takes a roll-up. running is what works for the tenant now: what a first roll-up is
 // compared with, as nobody remembers what was reported to the process of before.
@@ -196,7 +201,7 @@ func (b *DemandBook) Report(r RollUp, running []DemandRow) (Outcome, error) {
 	if !t.known {
 		before = running
 	}
-	t.key, t.last = r.Key, r.Rows
+	t.key, t.last, t.waits = r.Key, r.Rows, true
 	if drop := drops(before, r.Rows); b.options.Quarantine {
 		// A second one within a cycle confirms nothing, over however many sessions.
 		if drop && t.held == b.cycle+1 {
@@ -207,7 +212,7 @@ func (b *DemandBook) Report(r RollUp, running []DemandRow) (Outcome, error) {
 			return Held, nil
 		}
 	}
-	t.known, t.rows = true, r.Rows
+	t.known, t.rows, t.waits = true, r.Rows, false
 	return Taken, nil
 }
 
@@ -268,4 +273,27 @@ func (b *DemandBook) Of(name string) (rows []DemandRow, known bool) {
 		return t.rows, t.known
 	}
 	return nil, false
+}
+
+// Standing is what is known of one tenant.
+type Standing struct {
+	// Key is that of the newest roll-up, held or not; zero if there was none since the process
+	// started.
+	Key DemandKey
+	// Known: one was taken. Rows are those of the newest that was; nobody changes them.
+	Known bool
+	Rows  []DemandRow
+	// Held: the newest one is held, and what was taken before it counts.
+	Held bool
+}
+
+// Standing returns what is known of a tenant; the zero Standing if it did not report.
+func (b *DemandBook) Standing(tenant string) Standing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.tenants[tenant]
+	if t == nil {
+		return Standing{}
+	}
+	return Standing{Key: t.key, Known: t.known, Rows: t.rows, Held: t.waits}
 }

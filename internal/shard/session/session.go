@@ -30,6 +30,10 @@ const (
 	HelloTimeout = 10 * time.Second
 	// MaxMessages bounds what is taken from an operator in one cycle, beside its roll-up.
 	MaxMessages = 1024
+	// MaxWatches bounds how many of a tenant watch its demand at once.
+	MaxWatches = 16
+	// MaxWatchNotices bounds the machines that a watch names of those that a tenant is about to lose.
+	MaxWatchNotices = 1024
 )
 
 // Shard is what sessions ask of one.
@@ -38,6 +42,8 @@ type Shard interface {
 	// scheduler.ErrUnready; nothing is changed by it.
 	Report(scheduler.RollUp) (scheduler.Outcome, error)
 	Wanted(tenant string) []scheduler.DemandRow
+	Standing(tenant string) scheduler.Standing
+	Quota(tenant, profile string) (machines int, bounded bool)
 	Capacity(tenant string) []*scheduler.Tally
 	Notices(tenant string) []scheduler.Notice
 	Release(tenant string, machine scheduler.MachineKey) bool
@@ -72,6 +78,7 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[string]context.CancelCauseFunc // by tenant; guarded by mu
 	opened   map[string]uint64                  // which of a tenant is the newest; guarded by mu
+	watches  map[string]int                     // by tenant; guarded by mu
 }
 
 // New returns a server without sessions.
@@ -85,7 +92,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, sessions: make(map[string]context.CancelCauseFunc), opened: make(map[string]uint64)}, nil
+	return &Server{cfg: cfg, sessions: make(map[string]context.CancelCauseFunc), opened: make(map[string]uint64),
+		watches: make(map[string]int)}, nil
 }
 
 // Refused counts the messages that were for another tenant than that of the caller's
@@ -111,8 +119,8 @@ var (
 )
 
 // speaks reports whether the caller is the operator of the tenant in its message, an error if
-// not. tenant is that of its session; "" of its first message.
-func (s *Server) speaks(ctx context.Context, tenant string, req *fealtyv1.SessionRequest) error {
+// not. tenant is that of its session; "" of its first message, and of a watch.
+func (s *Server) speaks(ctx context.Context, tenant string, req interface{ GetTenant() string }) error {
 	peer := identity.FromContext(ctx)
 	id := peer.ID
 	switch {

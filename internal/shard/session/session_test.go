@@ -24,82 +24,17 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	"github.com/fealty-io/fealty/internal/shard/session"
+	"github.com/fealty-io/fealty/internal/shard/session/sessiontest"
 	"github.com/fealty-io/fealty/test/logs"
 )
 
 const cluster = "test.example"
 
-// desk is a shard without a loop: its cycles are made by hand.
-type desk struct {
-	*scheduler.DemandBook
-	board    *scheduler.Board
-	fenced   chan struct{}
-	released chan struct{} // one for each machine that somebody let go
-
-	mu      sync.Mutex
-	unready bool
-	tallies map[string][]*scheduler.Tally
-	changed chan struct{}
-	taken   int // roll-ups in this cycle
-	most    int // in one cycle
-}
-
-func newDesk() *desk {
-	return &desk{DemandBook: scheduler.NewDemandBook(scheduler.DemandOptions{Quarantine: true}), board: scheduler.NewBoard(time.Hour), fenced: make(chan struct{}),
-		released: make(chan struct{}, 2*session.MaxMessages),
-		tallies:  make(map[string][]*scheduler.Tally), changed: make(chan struct{})}
-}
-
-func (d *desk) Report(r scheduler.RollUp) (scheduler.Outcome, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.unready {
-		return "", scheduler.ErrUnready
-	}
-	d.taken++
-	d.most = max(d.most, d.taken)
-	return d.DemandBook.Report(r, nil)
-}
-
-func (d *desk) Wanted(tenant string) []scheduler.DemandRow { rows, _ := d.Of(tenant); return rows }
-
-func (d *desk) Capacity(tenant string) []*scheduler.Tally {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.tallies[tenant]
-}
-
-func (d *desk) Notices(tenant string) []scheduler.Notice { return d.board.Of(tenant) }
-
-func (d *desk) Release(tenant string, m scheduler.MachineKey) bool {
-	d.released <- struct{}{}
-	return d.board.Release(tenant, m)
-}
-
-func (d *desk) Changed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.changed
-}
-
-func (d *desk) Fenced() <-chan struct{} { return d.fenced }
-
-// cycle ends a cycle, after a change.
-func (d *desk) cycle(change func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if change != nil {
-		change()
-	}
-	close(d.changed)
-	d.changed, d.taken = make(chan struct{}), 0
-}
-
 // serve serves sessions at a desk to whom peer says, with the authorization of the API
 // before them or without.
 type serve struct {
 	t        *testing.T
-	desk     *desk
+	desk     *sessiontest.Desk
 	sessions *session.Server
 	log      *logs.Text
 	conn     *grpc.ClientConn
@@ -122,7 +57,7 @@ func start(t *testing.T, authorized bool) *serve {
 
 func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
 	t.Helper()
-	s := &serve{t: t, desk: newDesk(), log: new(logs.Text)}
+	s := &serve{t: t, desk: sessiontest.NewDesk(), log: new(logs.Text)}
 	s.as(identity.Operator, "red")
 	log := s.log.Logger(slog.LevelInfo)
 	cfg.Name, cfg.Shard, cfg.Term, cfg.Log = "s1", s.desk, func() int64 { return 7 }, log
@@ -339,7 +274,7 @@ func TestEnds(t *testing.T) {
 	}
 	s := start(t, true)
 	l := s.session()
-	close(s.desk.fenced)
+	close(s.desk.Stop)
 	l.ends("fenced", codes.Unavailable)
 }
 
@@ -376,14 +311,14 @@ func TestRollUps(t *testing.T) {
 		if (answer.GetProblem() != "") != refused {
 			t.Errorf("%s: the problem is %q", tt.name, answer.GetProblem())
 		}
-		s.desk.cycle(nil)
+		s.desk.Cycle(nil)
 		if tt.want == fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN {
 			if c := l.hear().GetCapacity(); len(c.GetProfiles()) != 1 || c.GetProfiles()[0].GetWanted() != tt.say.GetRollUp().GetRows()[0].GetCount() {
 				t.Errorf("%s: %v", tt.name, c)
 			}
 		}
 	}
-	s.desk.cycle(func() { s.desk.unready = true })
+	s.desk.Cycle(func() { s.desk.Unready = true })
 	l.say(rollUp(8))
 	if answer := l.hear().GetRollUp(); answer.GetOutcome() != fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_UNREADY {
 		t.Errorf("%v", answer)
@@ -407,7 +342,7 @@ func TestOneRollUpInACycle(t *testing.T) {
 		if rows := s.desk.Rows()["red"]; len(rows) != 1 || rows[0].Count != int(n+1) {
 			t.Errorf("after %d cycles %v stands", n, rows)
 		}
-		s.desk.cycle(nil)
+		s.desk.Cycle(nil)
 		l.hear() // capacity
 	}
 }
@@ -441,13 +376,13 @@ func TestOneRollUpInEachOfManyCycles(t *testing.T) {
 		case <-answered:
 			over = true
 		default:
-			s.desk.cycle(nil)
+			s.desk.Cycle(nil)
 			runtime.Gosched()
 		}
 	}
 	others.Wait()
-	if s.desk.most != 1 {
-		t.Errorf("%d roll-ups were taken in one cycle", s.desk.most)
+	if most := s.desk.Most(); most != 1 {
+		t.Errorf("%d roll-ups were taken in one cycle", most)
 	}
 }
 
@@ -456,10 +391,10 @@ func TestOneRollUpInEachOfManyCycles(t *testing.T) {
 func TestTold(t *testing.T) {
 	s := start(t, true)
 	l := s.session()
-	s.desk.cycle(nil) // nothing is new
-	s.desk.cycle(func() {
-		s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "big", Configured: 1, Configuring: 2, Draining: 3, Failed: 4}}
-		s.desk.tallies["blue"] = []*scheduler.Tally{{Profile: "big", Configured: 9}}
+	s.desk.Cycle(nil) // nothing is new
+	s.desk.Cycle(func() {
+		s.desk.Tallies["red"] = []*scheduler.Tally{{Profile: "big", Configured: 1, Configuring: 2, Draining: 3, Failed: 4}}
+		s.desk.Tallies["blue"] = []*scheduler.Tally{{Profile: "big", Configured: 9}}
 	})
 	c := l.hear().GetCapacity().GetProfiles()
 	if len(c) != 1 || c[0].GetProfile() != "big" || c[0].GetConfigured() != 1 || c[0].GetConfiguring() != 2 || c[0].GetDraining() != 3 || c[0].GetFailed() != 4 {
@@ -470,7 +405,7 @@ func TestTold(t *testing.T) {
 		return scheduler.Action{Kind: kind, Tenant: tenant, Profile: "big", Machine: scheduler.MachineKey{Provider: "p", ID: id}}
 	}
 	a, b, other := take(scheduler.Reclaim, "red", "a"), take(scheduler.Preempt, "red", "b"), take(scheduler.Reclaim, "blue", "c")
-	s.desk.cycle(func() { s.desk.board.Due([]scheduler.Action{a, b, other}, now) })
+	s.desk.Cycle(func() { s.desk.Board.Due([]scheduler.Action{a, b, other}, now) })
 	for i, want := range []string{"a", "b"} {
 		n := l.hear().GetNotice()
 		if n.GetNumber() != uint64(i+1) || n.GetMachine() != want || n.GetPreempted() != (want == "b") ||
@@ -484,17 +419,17 @@ func TestTold(t *testing.T) {
 	l.say(acknowledge(2))
 	l.say(rollUp(1, row("big", 1)))
 	l.hear() // the answer: what came before it was taken
-	due := s.desk.board.Due([]scheduler.Action{a, b, other}, now)
+	due := s.desk.Board.Due([]scheduler.Action{a, b, other}, now)
 	if !due[0] || due[1] || due[2] {
 		t.Errorf("released are %v", due)
 	}
-	s.desk.cycle(func() { s.desk.board.Due([]scheduler.Action{a}, now) })
+	s.desk.Cycle(func() { s.desk.Board.Due([]scheduler.Action{a}, now) })
 	l.hear() // capacity
 	if n := l.hear().GetNotice(); n.GetNumber() != 3 || n.GetMachine() != "b" || n.GetUntil() != nil {
 		t.Errorf("a notice that is over: %v", n)
 	}
 	for n := range 2 { // and that once
-		s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: n}} })
+		s.desk.Cycle(func() { s.desk.Tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: n}} })
 		if got := l.hear(); got.GetCapacity() == nil {
 			t.Errorf("it is told again: %v", got)
 		}
@@ -512,20 +447,20 @@ func TestUnacknowledged(t *testing.T) {
 		all = append(all, scheduler.Action{Kind: scheduler.Reclaim, Tenant: "red", Machine: scheduler.MachineKey{Provider: "p", ID: fmt.Sprint(i)}})
 	}
 	now := time.Now()
-	s.desk.cycle(func() { s.desk.board.Due(all, now) })
+	s.desk.Cycle(func() { s.desk.Board.Due(all, now) })
 	for n := range uint64(session.MaxUnacknowledged) {
 		if got := l.hear().GetNotice().GetNumber(); got != n+1 {
 			t.Fatalf("notice %d, want %d", got, n+1)
 		}
 	}
-	s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: 1}} })
+	s.desk.Cycle(func() { s.desk.Tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: 1}} })
 	if l.hear().GetCapacity() == nil {
 		t.Error("one more notice is told")
 	}
 	l.say(acknowledge(1))
 	l.say(rollUp(1, row("small", 1)))
 	l.hear() // the answer
-	s.desk.cycle(nil)
+	s.desk.Cycle(nil)
 	l.hear() // capacity
 	if got := l.hear().GetNotice().GetNumber(); got != session.MaxUnacknowledged+1 {
 		t.Errorf("notice %d is told", got)
@@ -542,13 +477,13 @@ func TestMessagesInACycle(t *testing.T) {
 	l.say(rollUp(1, row("small", 1)))
 	l.say(rollUp(2, row("small", 2)))
 	for range session.MaxMessages {
-		<-s.desk.released
+		<-s.desk.Released
 	}
 	for n := range uint64(2) {
 		if rows, known := s.desk.Of("red"); known != (n > 0) {
 			t.Errorf("before cycle %d: %v", n, rows)
 		}
-		s.desk.cycle(func() { s.desk.tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: int(n + 1)}} })
+		s.desk.Cycle(func() { s.desk.Tallies["red"] = []*scheduler.Tally{{Profile: "small", Configured: int(n + 1)}} })
 		for answered := uint64(0); answered != n+1; {
 			answered = l.hear().GetRollUp().GetNumber()
 		}
@@ -576,7 +511,7 @@ func TestNewerSession(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	for _, cfg := range []session.Config{{}, {Name: "s"}, {Shard: newDesk()}} {
+	for _, cfg := range []session.Config{{}, {Name: "s"}, {Shard: sessiontest.NewDesk()}} {
 		if _, err := session.New(cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}
@@ -616,5 +551,112 @@ func TestInsecure(t *testing.T) {
 		l := s.dial()
 		l.say(forged(hello(2), name))
 		l.ends("the tenant "+name, codes.PermissionDenied)
+	}
+}
+
+// watch opens a watch of a tenant's demand.
+func (s *serve) watch(tenant string) fealtyv1.ShardService_WatchDemandClient {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	s.t.Cleanup(cancel)
+	stream, err := fealtyv1.NewShardServiceClient(s.conn).WatchDemand(ctx, &fealtyv1.WatchDemandRequest{Tenant: tenant})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return stream
+}
+
+// A watch tells what counts, what a tenant has and may have, and what it is about to lose: at once, and when that changed.
+func TestWatch(t *testing.T) {
+	s := start(t, true)
+	w := s.watch("red")
+	next := func() *fealtyv1.WatchDemandResponse {
+		t.Helper()
+		v, err := w.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if v := next(); v.GetShard() != "s1" || v.GetTerm() != 7 || v.GetKnown() || v.GetSession() || v.GetRun() != 0 || len(v.GetProfiles()) != 0 {
+		t.Errorf("at first: %v", v)
+	}
+	s.desk.Cycle(nil) // nothing is new
+	l := s.session()
+	l.say(rollUp(3, row("big", 20), row("small", 2)))
+	l.hear() // the answer
+	s.desk.Cycle(func() {
+		s.desk.Tallies["red"] = []*scheduler.Tally{{Profile: "big", Configured: 1, Configuring: 2, Draining: 3, Failed: 4}}
+		s.desk.Tallies["blue"] = []*scheduler.Tally{{Profile: "other", Configured: 9}}
+		s.desk.Quotas[scheduler.Quota{Tenant: "red", Profile: "big"}] = 0
+		s.desk.Quotas[scheduler.Quota{Tenant: "blue", Profile: "small"}] = 5
+	})
+	v := next()
+	if !v.GetKnown() || !v.GetSession() || v.GetHeld() || v.GetRun() != 1 || v.GetNumber() != 3 || len(v.GetRows()) != 2 ||
+		v.GetRows()[0].GetProfile() != "big" || v.GetRows()[0].GetCount() != 20 || v.GetRows()[0].GetPriority() != 5 {
+		t.Errorf("what counts: %v", v)
+	}
+	if p := v.GetProfiles(); len(p) != 2 || p[0].GetWanted() != 20 || p[0].GetConfigured() != 1 || p[0].GetFailed() != 4 ||
+		p[0].Quota == nil || p[0].GetQuota() != 0 || p[1].Quota != nil {
+		t.Errorf("what it has: %v", p)
+	}
+	l.say(rollUp(4))
+	for answer := (*fealtyv1.RollUpAnswer)(nil); answer == nil; {
+		answer = l.hear().GetRollUp()
+	}
+	actions := make([]scheduler.Action, session.MaxWatchNotices+2)
+	for i := range actions {
+		actions[i] = scheduler.Action{Kind: scheduler.Preempt, Tenant: "red", Profile: "big", Machine: scheduler.MachineKey{Provider: "p", ID: fmt.Sprint(i)}}
+	}
+	actions[0].Tenant = "blue"
+	now := time.Now()
+	s.desk.Cycle(func() { s.desk.Board.Due(actions, now) })
+	v = next()
+	if !v.GetHeld() || v.GetNumber() != 4 || len(v.GetRows()) != 2 {
+		t.Errorf("one that is held: %v", v)
+	}
+	if n := v.GetNotices(); len(n) != session.MaxWatchNotices || v.GetMoreNotices() != 1 || n[0].GetMachine() != "1" || !n[0].GetPreempted() ||
+		n[0].GetNumber() != 0 || n[0].GetUntil() == nil {
+		t.Errorf("%d notices and %d more", len(n), v.GetMoreNotices())
+	}
+	close(s.desk.Stop)
+	if _, err := w.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("of one that was fenced: %v", err)
+	}
+}
+
+// A tenant is watched by its own operator alone, with the authorization of the API before the server and without, and
+// by so many at once.
+func TestWatchIsTheTenants(t *testing.T) {
+	for _, authorized := range []bool{true, false} {
+		for _, peer := range []struct {
+			kind identity.Kind
+			name string
+		}{{identity.Operator, "blue"}, {identity.Data, "red"}, {identity.Admin, "red"}, {identity.Shard, "red"}} {
+			s := start(t, authorized)
+			s.as(peer.kind, peer.name)
+			if v, err := s.watch("red").Recv(); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s/%s, %v: %v, %v", peer.kind, peer.name, authorized, v, err)
+			}
+		}
+	}
+	s := start(t, true)
+	for range session.MaxWatches {
+		if _, err := s.watch("red").Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.watch("red").Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	s.as(identity.Operator, "blue")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	blue, err := fealtyv1.NewShardServiceClient(s.conn).WatchDemand(ctx, &fealtyv1.WatchDemandRequest{Tenant: "blue"})
+	if err == nil {
+		_, err = blue.Recv()
+	}
+	if err != nil {
+		t.Errorf("another tenant's: %v", err)
 	}
 }

@@ -109,6 +109,16 @@ func (t *talk) notices(out []scheduler.Notice) (say []*fealtyv1.SessionResponse)
 
 // changed returns what the tenant has if it is another thing than was told; else nil.
 func (t *talk) changed(wanted []scheduler.DemandRow, tallies []*scheduler.Tally) *fealtyv1.SessionResponse {
+	now := capacity(wanted, tallies)
+	if t.capacity != nil && proto.Equal(t.capacity, now) {
+		return nil
+	}
+	t.capacity = now
+	return &fealtyv1.SessionResponse{Message: &fealtyv1.SessionResponse_Capacity{Capacity: now}}
+}
+
+// capacity is what a tenant wants and has, by the profiles' names.
+func capacity(wanted []scheduler.DemandRow, tallies []*scheduler.Tally) *fealtyv1.TenantCapacity {
 	profiles := make(map[string]*fealtyv1.ProfileCapacity)
 	of := func(name string) *fealtyv1.ProfileCapacity {
 		if profiles[name] == nil {
@@ -130,12 +140,7 @@ func (t *talk) changed(wanted []scheduler.DemandRow, tallies []*scheduler.Tally)
 		now.Profiles = append(now.Profiles, p)
 	}
 	slices.SortFunc(now.Profiles, func(a, b *fealtyv1.ProfileCapacity) int {
-		return cmp.Compare(a.GetProfile(),
-			b.GetProfile())
+		return cmp.Compare(a.GetProfile(), b.GetProfile())
 	})
-	if t.capacity != nil && proto.Equal(t.capacity, now) {
-		return nil
-	}
-	t.capacity = now
-	return &fealtyv1.SessionResponse{Message: &fealtyv1.SessionResponse_Capacity{Capacity: now}}
+	return now
 }
