@@ -32,7 +32,7 @@ var levels = [][]string{
 	{"mesh", "internal/trust"},
 	{"internal/history", "internal/platform/ratelimit", "internal/proof"},
 	{"provider", "internal/backup", "internal/mirror", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},
-	{"internal/errcode/render", "internal/keyring/recovery", "internal/node/client", "internal/provider/client",
+	{"operator", "internal/errcode/render", "internal/keyring/recovery", "internal/node/client", "internal/provider/client",
 		"internal/provider/conformance", "internal/provider/process", "internal/workload"},
 	{"internal/agent", "internal/config", "internal/shard/process"},
 	{"node", "internal/coordinator"},
@@ -56,7 +56,7 @@ var drivers = []struct{ module, engine string }{
 var wiring = []string{"internal/cli/settings", "internal/cli/doctor", "internal/cli", "internal/errcode/render", "internal/dev/cluster", "bench"}
 
 // public packages are what programs of other people import. Examples import nothing else.
-var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "provider", "node"}
+var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "provider", "operator", "node"}
 
 // testOnly is what no program contains: it stands in _test.go files and in packages for tests.
 var testOnly = []string{
