@@ -64,7 +64,8 @@ func startActuation(t *testing.T) (*fleet, *actuation) {
 		f.must("join", strings.TrimSpace(token), "--kind", kind, "--data", of)
 		f.agent(of)
 	}
-	a := &actuation{t: t, program: exe, dir: f.dir, at: f.listens, runs: make(map[string]*exec.Cmd)}
+	a := &actuation{t: t, program: exe, dir: f.dir, at: f.listens, runs: make(map[string]*exec.Cmd),
+		tenants: make(map[string]*tenant)}
 	t.Cleanup(a.endMachines)
 	a.write("profiles.yaml",
 		[]byte("profiles:\n  - name: web\n    domain: eu\n    slots: 8\n    command: [sleep, \"600\"]\n"))

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -13,13 +15,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
@@ -27,7 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 	"github.com/fealty-io/fealty/internal/shard/execute"
-	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/operator"
 	"github.com/fealty-io/fealty/test/wait"
 )
 
@@ -40,6 +39,7 @@ type actuation struct {
 	pki     *pkitest.PKI
 	at      map[string]string // addresses, by the names of programs
 	runs    map[string]*exec.Cmd
+	tenants map[string]*tenant // by the shards
 }
 
 func newActuation(t *testing.T) *actuation {
@@ -49,7 +49,7 @@ func newActuation(t *testing.T) *actuation {
 		t.Fatal(err)
 	}
 	a := &actuation{t: t, program: name, dir: t.TempDir(), pki: pkitest.NewPKI(t, "corp", nil),
-		at: make(map[string]string), runs: make(map[string]*exec.Cmd)}
+		at: make(map[string]string), runs: make(map[string]*exec.Cmd), tenants: make(map[string]*tenant)}
 	for _, id := range []string{"provider/laptop", "shard/eu-1", "operator/acme"} {
 		a.certify(id)
 	}
@@ -190,14 +190,15 @@ func (a *actuation) machines(state string) map[string]int {
 	return out
 }
 
-// operator is a session of the tenant's operator at a shard.
-type operator struct {
+// tenant is the operator of tenant acme at a shard.
+type tenant struct {
 	a      *actuation
-	stream fealtyv1.ShardService_SessionClient
-	number uint64
+	states *operator.Operator
+	end    func()
 }
 
-func (a *actuation) operator(shard string, run uint64) *operator {
+// operator runs the operator of acme at a shard until the test ends, or another one of it is run there.
+func (a *actuation) operator(shard string, run uint64) *tenant {
 	a.t.Helper()
 	files, err := credential.NewFiles(credential.FilesConfig{Paths: credential.FilePaths{
 		Cert: filepath.Join(a.dir, "operator/acme/tls.crt"), Key: filepath.Join(a.dir, "operator/acme/tls.key"),
@@ -208,63 +209,34 @@ func (a *actuation) operator(shard string, run uint64) *operator {
 	return a.operatorWith(files, shard, run)
 }
 
-// operatorWith is operator with an identity of the tenant.
-func (a *actuation) operatorWith(source credential.Source, shard string, run uint64) *operator {
+// operatorWith is operator with an identity of the tenant; nil is none.
+func (a *actuation) operatorWith(source credential.Source, shard string, run uint64) *tenant {
 	a.t.Helper()
-	conn, err := mesh.Dial(a.at[shard], source, credential.AnyOfKind(identity.Shard), mesh.Options{})
+	if before := a.tenants[shard]; before != nil {
+		before.end()
+	}
+	cfg := operator.Config{Target: a.at[shard], Source: source, RunNumber: run, Log: slog.New(slog.DiscardHandler)}
+	if source == nil {
+		cfg.Insecure, cfg.Tenant = true, "acme"
+	}
+	o, err := operator.Open(cfg)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.t.Cleanup(func() { conn.Close() })
-	return a.sessionOver(conn, shard, run)
-}
-
-func (a *actuation) sessionOver(conn grpc.ClientConnInterface, shard string, run uint64) *operator {
-	a.t.Helper()
-	o := &operator{a: a}
-	wait.Until(a.t, "a session at "+shard, func() bool {
-		stream, err := fealtyv1.NewShardServiceClient(conn).Session(a.t.Context())
-		if err != nil {
-			return false
-		}
-		if err := stream.Send(&fealtyv1.SessionRequest{Tenant: "acme", Message: &fealtyv1.SessionRequest_Hello{
-			Hello: &fealtyv1.SessionHello{Run: run}}}); err != nil {
-			return false
-		}
-		first, err := stream.Recv()
-		o.stream = stream
-		return err == nil && first.GetWelcome().GetShard() != ""
-	})
-	return o
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() { defer close(over); _ = o.Run(ctx) }() // what it ends with, Set tells
+	end := sync.OnceFunc(func() { cancel(); <-over; o.Close() })
+	a.t.Cleanup(end)
+	a.tenants[shard] = &tenant{a, o, end}
+	return a.tenants[shard]
 }
 
 // wants reports what the tenant wants, until the shard takes it.
-func (o *operator) wants(machines uint32) {
+func (o *tenant) wants(machines int) {
 	o.a.t.Helper()
-	for {
-		o.number++
-		if err := o.stream.Send(&fealtyv1.SessionRequest{Tenant: "acme", Message: &fealtyv1.SessionRequest_RollUp{
-			RollUp: &fealtyv1.DemandRollUp{Number: o.number, Rows: []*fealtyv1.DemandRow{
-				{Profile: "web", Priority: 5, Count: machines}}}}}); err != nil {
-			o.a.t.Fatal(err)
-		}
-		for {
-			got, err := o.stream.Recv()
-			if err != nil {
-				o.a.t.Fatal(err)
-			}
-			if got.GetRollUp() == nil {
-				continue
-			}
-			switch got.GetRollUp().GetOutcome() {
-			case fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN:
-				return
-			case fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_UNREADY:
-			default:
-				o.a.t.Fatalf("the roll-up was answered with %v", got)
-			}
-			break
-		}
+	if err := o.states.Set(o.a.t.Context(), []operator.Row{{Profile: "web", Priority: 5, Count: machines}}); err != nil {
+		o.a.t.Fatal(err)
 	}
 }
 
@@ -375,12 +347,7 @@ func TestInsecureShard(t *testing.T) {
 	a.write("profiles.yaml", []byte("profiles:\n  - name: web\n    slots: 4\n    command: [sleep, \"600\"]\n"))
 	a.run("provider", "provider", "process", "--profiles", "profiles.yaml", "--insecure", "--believe-epochs")
 	a.run("shard", "shard", "--provider", "laptop="+a.at["provider"], "--insecure", "--enrol", "--cycle", "200ms", "--keep-idle", "1")
-	conn, err := grpc.NewClient("passthrough:///"+a.at["shard"], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	o := a.sessionOver(conn, "shard", 1)
+	o := a.operatorWith(nil, "shard", 1)
 	o.wants(4)
 	wait.Until(t, "four machines", func() bool { return len(a.working()) == 4 })
 	o.wants(2)

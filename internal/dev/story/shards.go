@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/execute"
 	"github.com/fealty-io/fealty/internal/shard/scheduler"
 	signedorder "github.com/fealty-io/fealty/internal/signed/order"
+	"github.com/fealty-io/fealty/operator"
 )
 
 // shards are the programs of the steps that shards show. Each step goes on where the one before it ended.
@@ -263,22 +264,20 @@ func (f *shards) wipeQuarantined(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	say := func(want fealtyv1.RollUpOutcome, rows ...*fealtyv1.DemandRow) error {
-		got, err := s.Report(ctx, rows...)
-		if err == nil && got != want {
-			err = fmt.Errorf("a roll-up of %d rows was answered with %v, want %v", len(rows), got, want)
+	held := func() error {
+		if err := s.State(ctx); !errors.Is(err, operator.ErrHeld) {
+			return fmt.Errorf("an empty roll-up was answered with %v, want %w", err, operator.ErrHeld)
 		}
-		return err
+		return nil
 	}
-	const taken, held = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN, fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_HELD
-	if err := say(taken, shard.Rows(machines, 1)...); err != nil {
+	if err := s.State(ctx, shard.Rows(machines, 1)...); err != nil {
 		return "", err
 	}
 	ten, err := f.Has(ctx, machines)
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(say(held), say(held)); err != nil {
+	if err := errors.Join(held(), held()); err != nil {
 		return "", err
 	}
 	select {
@@ -289,7 +288,7 @@ func (f *shards) wipeQuarantined(ctx context.Context) (string, error) {
 	if err := f.Unchanged(ten); err != nil {
 		return "", fmt.Errorf("after two empty roll-ups: %w", err)
 	}
-	if err := say(taken); err != nil {
+	if err := s.State(ctx); err != nil {
 		return "", err
 	}
 	// It noticed, and says what it means.
@@ -300,7 +299,7 @@ func (f *shards) wipeQuarantined(ctx context.Context) (string, error) {
 		return err == nil && left <= machines-2, err
 	})
 	if err == nil {
-		err = say(taken, shard.Rows(machines, 1)...)
+		err = s.State(ctx, shard.Rows(machines, 1)...)
 	}
 	if err != nil {
 		return "", err
