@@ -16,6 +16,7 @@ package cli
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -106,13 +107,24 @@ node may do, and what happens when the control plane is gone.`,
 		}
 	}
 	own := func(r actuation.Command) *cobra.Command { // one of a package of its own
-		cmd := c.Command(program.Command{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample,
-			Groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
-			GoesOn: func() bool { return r.Serves },
-			Run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+		var groups []settings.Group
+		switch {
+		case r.Serves:
+			groups = []settings.Group{settings.Process}
+		case r.Asks:
+			groups = []settings.Group{settings.Timeouts}
+		}
+		cmd := c.Command(program.Command{Use: r.Use, Short: r.Short, Long: r.Long, Sample: r.Sample, Groups: groups, Args: r.Args,
+			GoesOn: func() bool { return r.Serves || r.GoesOn },
+			Run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 				world := actuation.World{Within: cfg.Within, Out: c.Env.Stdout, Say: c.Say, Now: c.Env.Now,
 					JSON:    c.Format == term.JSON || c.Format == term.YAML,
 					Metrics: func() (net.Listener, error) { return server.ListenMetrics(ctx, cfg) }}
+				if r.Asks {
+					world.Args, world.Timeout, world.Log = args, cfg.Duration("timeout"), slog.New(slog.DiscardHandler)
+					world.Planned, world.Confirm = c.Planned, c.Confirm
+					world.Print = func(data any, show func(*term.Page) error) error { return c.Print(program.ResultOf(data, show)) }
+				}
 				if !r.Serves {
 					return r.Run(ctx, world)
 				}
@@ -135,7 +147,11 @@ node may do, and what happens when the control plane is gone.`,
 		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recovery.Command(c),
 		recovery.Verify(c),
 		backup.Command(c), conformance)
-	add("fleet", fencingCommands(c)...)
+	var demand []*cobra.Command
+	for _, one := range actuation.Demands() {
+		demand = append(demand, own(one))
+	}
+	add("fleet", append(fencingCommands(c), program.Group("demand", actuation.DemandShort, demand...))...)
 	add("read", trust.CertCommand(c), snapshot.Command(c), authzCommand(c), explainCommand(c), completionCommand(c),
 		versionCommand(c))
 	return root

@@ -233,6 +233,9 @@ const (
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"
 	ShardPaused    Code = "FE-P103"
+	DemandHeld     Code = "FE-P104"
+	DemandRefused  Code = "FE-P105"
+	DemandUnready  Code = "FE-P106"
 )
 
 // Token.

@@ -1,4 +1,4 @@
-// Package actuation has the commands that act on machines: fealty shard, domain, instruction, quota
+// Package actuation has the commands that act on machines: fealty shard, demand, domain, instruction, quota
 // and provider, the provider of processes, and the check that a provider keeps its contract.
 package actuation
 
@@ -12,10 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
@@ -34,6 +36,11 @@ type Command struct {
 	// Serves: the command is a process, with metrics and a log.
 	Serves bool
 
+	// Asks: it asks a shard, and has --timeout. GoesOn: it does so until it is told to end.
+	Asks, GoesOn bool
+
+	Args cobra.PositionalArgs // nil: none
+
 	Flags func(*pflag.FlagSet)
 	Run   func(context.Context, World) error
 }
@@ -46,6 +53,13 @@ type World struct {
 	JSON    bool // data as JSON, which is YAML too
 	Now     func() time.Time
 	Metrics func() (net.Listener, error) // of a command that serves; nil without --metrics
+
+	// Of a command that asks.
+	Args    []string
+	Timeout time.Duration                                                   // of one request
+	Print   func(data any, show func(*term.Page) error) error               // in the format that was asked for
+	Planned func(what string)                                               // says what a dry run would do
+	Confirm func(ctx context.Context, command, risk string, yes bool) error // asks a person about a risk
 
 	// Of a command that serves: its log, the stream that this goes to, if that is watched, what takes what is
 	// to be read again when somebody says so, and what the process has locked.
@@ -124,7 +138,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		return nil, errcode.Wrap(err, errcode.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
 	if m.ID().Kind() != kind {
-		return nil, wrongKind(f.agent, m.ID(), kind, "name the folder of an agent that joined as a "+string(kind)+
+		return nil, wrongKind(f.agent, m.ID(), kind, "name the folder of an agent that joined as "+article(kind)+
 			": fealty join --kind "+string(kind)+" --data DIR, with a token of an entry that admits it")
 	}
 	w.Reload.Add(enterprise.PartOf("the identity in "+f.agent, agent.Source(), func() error { agent.Look(); return agent.Failure() }))
@@ -142,7 +156,7 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 	case f.insecure:
 		return nil, nil
 	case paths.IsZero():
-		return nil, badValue("--tls-cert", "missing", "both ends of a provider show who they are",
+		return nil, badValue("--tls-cert", "missing", "both ends show who they are",
 			"--agent, or --tls-cert, --tls-key and --tls-ca, or --insecure on a loopback address to try things out")
 	case len(missing) > 0:
 		return nil, errcode.New(errcode.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
@@ -158,7 +172,7 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 		return nil, enterprise.Word(paths, err)
 	}
 	if m.ID().Kind() != kind {
-		return nil, wrongKind(paths.Cert, m.ID(), kind, "name the certificate of a "+string(kind)+
+		return nil, wrongKind(paths.Cert, m.ID(), kind, "name the certificate of "+article(kind)+
 			", or with --agent the folder of an agent that joined as one")
 	}
 	return files, nil
@@ -167,9 +181,17 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 // wrongKind says that an identity is good, and not that of who can do this.
 func wrongKind(source string, id identity.ID, kind identity.Kind, do string) error {
 	e := errcode.New(errcode.CredentialUnusable, "source", source, "problem",
-		fmt.Sprintf("it is that of %s/%s, and a %s is needed", id.Kind(), id.Name(), kind))
+		fmt.Sprintf("it is that of %s/%s, and %s is needed", id.Kind(), id.Name(), article(kind)))
 	e.Do = do
 	return e
+}
+
+// article is a kind with its article.
+func article(kind identity.Kind) string {
+	if kind == identity.Operator {
+		return "an " + string(kind)
+	}
+	return "a " + string(kind)
 }
 
 func badValue(name, value, problem, want string) error {
