@@ -27,6 +27,7 @@ var programs = []struct{ path, test, words string }{
 	{"examples/verify", "examples/examples_test.go", `"./verify"`},
 	{"examples/grpc-files", "examples/processes_test.go", `built(t, "grpc-files")`},
 	{"examples/grpc-workload", "examples/processes_test.go", `built(t, "grpc-workload")`},
+	{"examples/operator", "cmd/fealty/operator_linux_test.go", `"../../examples/operator"`},
 	{"examples/provider", "examples/provider/main_test.go", "run(ctx, dir, l)"},
 }
 
