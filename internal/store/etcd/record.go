@@ -96,7 +96,7 @@ func decodeHead(name string, data []byte) (head, error) {
 	if h.Store == "" || h.By == "" || h.Revision > store.MaxRevision || h.Compacted > h.Revision || h.Logged < 0 {
 		return head{}, damaged("head", nil)
 	}
-	if p := h.Pending; p != nil && (p.Chunks < 1 || p.Chunks > maxStage || !plainName(p.Stage)) {
+	if p := h.Pending; p != nil && (h.Revision < 1 || p.Chunks < 1 || p.Chunks > maxStage || !plainName(p.Stage)) {
 		return head{}, damaged("head", nil)
 	}
 	return h, nil
