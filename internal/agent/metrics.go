@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	"github.com/fealty-io/fealty/internal/workload/host"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -219,6 +220,24 @@ func (a *Agent) metricsServer() *http.Server {
 		Handler: a.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
+}
+
+// ServiceHealth is what systemd is told. The agent serves once its sockets do, and as long as they lead to it. What it lacks beside
+// that, a restart does not bring.
+func (a *Agent) ServiceHealth() sdnotify.Health {
+	reason := a.unready()
+	if lost := a.sockets.lost(); len(lost) > 0 {
+		return sdnotify.Health{Status: reason}
+	}
+	v := a.node.Status().View()
+	status := "alone, within what it holds"
+	if v.Connected {
+		status = "connected to " + v.Coordinator
+	}
+	if reason != "" {
+		status = reason
+	}
+	return sdnotify.Health{Serves: a.serves.Load(), Status: status}
 }
 
 // unready says why the node is not ready, or "". Reachability of coordinators is

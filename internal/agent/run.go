@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -118,6 +119,7 @@ type Agent struct {
 	consumers    consumers
 	listeners    listeners
 	sockets      sockets
+	serves       atomic.Bool // all sockets do
 	locks        *durable.Locks
 	operator     *credential.Files // of an operator's PKI; nil: there are none
 	metrics      *metrics
@@ -312,6 +314,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return errors.Join(err, g.Wait())
 	}
 	a.servePeers(ctx, g)
+	a.serves.Store(true)
 	if a.operator != nil {
 		g.Go(func() error { return a.operator.Run(ctx) })
 	}

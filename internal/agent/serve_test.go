@@ -336,6 +336,7 @@ func TestTakenSocketIsTold(t *testing.T) {
 	if code, body := readiness(); code != 200 || len(lost()) != 0 {
 		t.Fatalf("at first: %d %s, lost %v", code, body, lost())
 	}
+	wait.Until(t, "the service serves", func() bool { return a.ServiceHealth().Serves })
 	aside := a.Socket() + ".other"
 	other, err := net.ListenUnix("unix", &net.UnixAddr{Name: aside, Net: "unix"})
 	f.Must(err)
@@ -346,6 +347,9 @@ func TestTakenSocketIsTold(t *testing.T) {
 	wait.Until(t, "the agent tells of it", func() bool { return len(lost()) == 1 && strings.Contains(lost()[0], a.Socket()) })
 	if code, body := readiness(); code != 503 || !strings.Contains(body, a.Socket()) {
 		t.Errorf("readiness: %d %s", code, body)
+	}
+	if h := a.ServiceHealth(); h.Serves || !strings.Contains(h.Status, a.Socket()) {
+		t.Errorf("systemd is told %+v, and nobody reaches the agent", h)
 	}
 	f.Must(other.Close())
 	wait.Until(t, "it is taken back", func() bool { return len(lost()) == 0 })

@@ -129,7 +129,7 @@ node may do, and what happens when the control plane is gone.`,
 					return r.Run(ctx, world)
 				}
 				return server.Serve(ctx, c, cfg, func(ctx context.Context, p server.Running) error {
-					world.Log, world.Output, world.Reload, world.Locks = p.Log, p.Output, p.Reload, p.Locks
+					world.Log, world.Output, world.Reload, world.Locks, world.Service = p.Log, p.Output, p.Reload, p.Locks, p.Service
 					return r.Run(ctx, world)
 				})
 			}})

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/clock"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -139,6 +140,8 @@ func (x *Coordinator) Store() store.Store { return x.store }
 func (x health) Liveness() probeAnswer { return x.liveness() }
 
 func (x health) Readiness() probeAnswer { return x.readiness() }
+
+func (x health) Service() sdnotify.Health { return x.service() }
 
 func (x health) Startup() probeAnswer { return x.startup() }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	"github.com/fealty-io/fealty/internal/platform/watch"
 )
 
@@ -145,6 +146,23 @@ func (c *Coordinator) health() health {
 		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 		Log: c.cfg.Monitoring.Output.Detail(),
 	}
+}
+
+// ServiceHealth is what systemd is told.
+func (c *Coordinator) ServiceHealth() sdnotify.Health { return c.health().service() }
+
+// service: it serves when all ports do, with and without a manifest, until it is not alive any more. A restart takes the
+// secrets that it holds, and brings back neither a store nor the shares of owners.
+func (h health) service() sdnotify.Health {
+	if live := h.liveness(); !live.OK {
+		return sdnotify.Health{Status: live.Reason}
+	}
+	ready := h.readiness()
+	status := ready.Phase
+	if ready.Reason != "" {
+		status += ": " + ready.Reason
+	}
+	return sdnotify.Health{Serves: h.Serving, Status: status}
 }
 
 // metricsHandler serves metrics and probes (docs/how-to/monitor.md). It carries no

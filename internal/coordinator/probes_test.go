@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/keyring/recovery"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	"github.com/fealty-io/fealty/test/wait"
 )
 
@@ -116,6 +117,30 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// systemd starts a coordinator again that is stuck or does not serve, and none that waits for a person or a store.
+func TestServiceHealth(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		of   coordinator.Health
+		want sdnotify.Health
+	}{
+		{"well", coordinator.Health{Serving: true, Phase: authority.Ready, MaxHeadAge: time.Hour}, sdnotify.Health{Serves: true, Status: "ready"}},
+		{"a port does not serve", coordinator.Health{Phase: authority.Ready, MaxHeadAge: time.Hour}, sdnotify.Health{Status: "ready"}},
+		{"no manifest", coordinator.Health{Serving: true, Phase: authority.Uninitialized, Reason: "no manifest was set yet"},
+			sdnotify.Health{Serves: true, Status: "uninitialized: no manifest was set yet"}},
+		{"in recovery mode", coordinator.Health{Serving: true, Phase: authority.Recovery, Reason: "no peer answers"},
+			sdnotify.Health{Serves: true, Status: "recovery: no peer answers"}},
+		{"without a store for too long", coordinator.Health{Serving: true, Phase: authority.Ready, HeadAge: 2 * time.Hour, MaxHeadAge: time.Hour},
+			sdnotify.Health{Serves: true, Status: "ready: the head of the history was last confirmed 2h0m0s ago"}},
+		{"stuck", coordinator.Health{Serving: true, Phase: authority.Ready, WatchdogAge: time.Minute},
+			sdnotify.Health{Status: "it is stuck: a lock that every call takes was not free for 1m0s"}},
+	} {
+		if got := tt.of.Service(); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/internal/platform/reload"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 )
 
 // Short says what the commands under fealty provider do.
@@ -62,11 +63,12 @@ type World struct {
 	Confirm func(ctx context.Context, command, risk string, yes bool) error // asks a person about a risk
 
 	// Of a command that serves: its log, the stream that this goes to, if that is watched, what takes what is
-	// to be read again when somebody says so, and what the process has locked.
-	Log    *slog.Logger
-	Output *logging.Writer
-	Reload *reload.Parts
-	Locks  *durable.Locks
+	// to be read again when somebody says so, what the process has locked, and what tells systemd of it; nil: nobody asked.
+	Log     *slog.Logger
+	Output  *logging.Writer
+	Reload  *reload.Parts
+	Locks   *durable.Locks
+	Service *sdnotify.Notifier
 }
 
 // identityFlags are who this end of a provider is.

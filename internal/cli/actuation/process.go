@@ -124,7 +124,7 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 		defer metrics.Close()
 	}
 	run := process.RunConfig{Listener: listener, Metrics: metrics, Marks: marks, Authority: authority, Counts: counts,
-		Output: w.Output}
+		Output: w.Output, Service: w.Service}
 	if who != nil {
 		run.Source, run.Follow = who.source, who.follow
 	}

@@ -163,7 +163,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 		Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
 		Concurrency: f.at, Policy: scheduler.Policy{Release: f.idle != keepAll, Spare: max(0, f.idle)},
-		Metrics: metrics, Locks: w.Locks, Log: w.Log, Output: w.Output}
+		Metrics: metrics, Locks: w.Locks, Service: w.Service, Log: w.Log, Output: w.Output}
 	if who.agent != nil {
 		link := client.New(client.LinkConfig{Source: who.source, Addresses: who.agent.Coordinators, Log: w.Log})
 		defer link.Close()

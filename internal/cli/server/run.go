@@ -188,6 +188,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	} else if reason != "" {
 		c.Say("the coordinator is not ready: %s", reason)
 	}
+	r.Service.Watch(co.ServiceHealth)
 	return stopped(ctx, co.Run(ctx))
 }
 
@@ -372,6 +373,7 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 	if err != nil {
 		return err
 	}
+	r.Service.Watch(a.ServiceHealth)
 	return stopped(ctx, a.Run(ctx))
 }
 

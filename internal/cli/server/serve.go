@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/internal/platform/reload"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 )
 
 // Running is what a command that goes on has of the process that it is run in.
@@ -24,6 +26,9 @@ type Running struct {
 
 	// Reload takes what has to be read again when the process gets SIGHUP.
 	Reload *reload.Parts
+
+	// Service tells systemd how the process is, once [sdnotify.Notifier.Watch] says how to look. Nil: nobody asked.
+	Service *sdnotify.Notifier
 
 	// Locks are what the process has locked: who else wants one of them is told of in the log.
 	Locks *durable.Locks
@@ -37,9 +42,15 @@ func Serve(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	r := Running{Log: slog.New(handler), Reload: new(reload.Parts), Locks: new(durable.Locks)}
 	r.Output, _ = c.Env.Stderr.(*logging.Writer)
 	r.Reload.Add(settingsPart(cfg, handler))
+	service, err := sdnotify.Open(c.Getenv, os.Getpid())
+	if err != nil {
+		r.Log.Warn("systemd is not told how this service is", "err", err)
+	}
+	r.Service = service
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
-	reading.Go(func() { r.Reload.Run(ctx, c.Env.Hangups, r.Log) })
+	reading.Go(func() { r.Reload.Run(ctx, c.Env.Hangups, r.Log, r.Service.Reloading) })
+	reading.Go(func() { r.Service.Run(ctx) })
 	reading.Go(func() { r.Locks.TellNewcomers(ctx, r.Log) })
 	defer reading.Wait()
 	defer cancel()

@@ -47,15 +47,17 @@ func (p *Parts) Add(part Part) {
 }
 
 // Run has all parts read again for each signal of told, one after the other, and logs in one line what changed
-// and what could not be used, also if nothing changed. It returns when ctx ends, and leaves a read behind then that
-// waits for a disk.
-func (p *Parts) Run(ctx context.Context, told <-chan os.Signal, log *slog.Logger) {
+// and what could not be used, also if nothing changed. begins is called before each round, and what it returns after it. It
+// returns when ctx ends, and leaves a read behind then that waits for a disk.
+func (p *Parts) Run(ctx context.Context, told <-chan os.Signal, log *slog.Logger, begins func() (done func())) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-told:
+			done := begins()
 			p.Read(ctx, log)
+			done()
 		}
 	}
 }

@@ -39,7 +39,10 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		told := make(chan os.Signal)
 		ended := make(chan struct{})
-		go func() { parts.Run(ctx, told, slog.New(slog.NewTextHandler(&log, nil))); close(ended) }()
+		go func() {
+			parts.Run(ctx, told, slog.New(slog.NewTextHandler(&log, nil)), func() func() { return func() {} })
+			close(ended)
+		}()
 		tell := func(want string) {
 			t.Helper()
 			log.Reset()

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	platformmetrics "github.com/fealty-io/fealty/internal/platform/metrics"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -47,6 +48,9 @@ type RunConfig struct {
 
 	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
 	Output *logging.Writer
+
+	// Service tells systemd of the provider. Nil: nobody asked.
+	Service *sdnotify.Notifier
 }
 
 // rewriteEvery is how often marks that could not be saved are written anew: the disk may have
@@ -157,11 +161,23 @@ func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 	if marks, ok := cfg.Marks.(kept); ok {
 		g.Go(func() error { p.keepMarks(ctx, marks); return nil })
 	}
+	cfg.Service.Watch(func() sdnotify.Health { return p.health(ctx, whole()) })
 	g.Go(func() error {
 		p.cfg.Log.Info("serving", "address", cfg.Listener.Addr().String(), "tls", cfg.Source != nil)
 		return provider.Serve(ctx, cfg.Listener, serving)
 	})
 	return g.Wait()
+}
+
+// health is what systemd is told. The lock of the machines is taken, so a provider that is stuck hangs here. Marks that the
+// disk does not take are written anew, and a restart mends nothing.
+func (p *Provider) health(ctx context.Context, whole bool) sdnotify.Health {
+	machines, _ := p.List(ctx) // never fails
+	h := sdnotify.Health{Serves: true, Status: fmt.Sprintf("serves %d machines", len(machines))}
+	if !whole {
+		h.Status = "obeys no shard: the marks of the fence cannot be saved"
+	}
+	return h
 }
 
 // keepMarks writes marks anew that the disk did not take: no shard is obeyed before that.

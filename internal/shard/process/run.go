@@ -48,6 +48,7 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/logging"
 	"github.com/fealty-io/fealty/internal/platform/metrics"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
+	"github.com/fealty-io/fealty/internal/platform/sdnotify"
 	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/internal/quota"
 	"github.com/fealty-io/fealty/internal/shard"
@@ -126,6 +127,9 @@ type Config struct {
 
 	// Output is the stream that the log goes to. Nil: what becomes of the log is not known.
 	Output *logging.Writer
+
+	// Service tells systemd of the shard. Nil: nobody asked.
+	Service *sdnotify.Notifier
 }
 
 // FencedError says that another process is in charge, for whoever asks after the shard ended.
@@ -180,6 +184,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 		return err // also if ctx ended meanwhile: what is wrong with the folder has to be told
 	}
+	cfg.Service.Watch(r.health)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.work(ctx) })
 	g.Go(func() error { return r.serve(ctx) })
@@ -543,6 +548,20 @@ func (r *running) serveMetrics(ctx context.Context) error {
 		return fmt.Errorf("serve metrics on %s: %w", r.cfg.Metrics.Addr(), err)
 	}
 	return nil
+}
+
+// health is what systemd is told. A shard that is fenced stays, so that people can look at it: a restart would not bring
+// it back. The locks of cycles and sessions are taken, so one that is stuck hangs here.
+func (r *running) health() sdnotify.Health {
+	last, open := r.shard.Last(), r.sessions.Open()
+	h := sdnotify.Health{Serves: true, Status: fmt.Sprintf("decides, with %d sessions of operators", open)}
+	switch {
+	case r.fenced():
+		h.Status = "fenced: another process acts as this shard"
+	case last.Paused:
+		h.Status = fmt.Sprintf("paused, with %d sessions of operators", open)
+	}
+	return h
 }
 
 func (r *running) fenced() bool {
