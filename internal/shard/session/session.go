@@ -198,6 +198,8 @@ type operator struct {
 	tenant string
 	run    uint64
 	talk   *talk
+	// full is open while the cycle goes on in which a roll-up was taken; no more is heard before it is over.
+	full <-chan struct{}
 }
 
 type received struct {
@@ -227,14 +229,12 @@ func (o *operator) converse() error {
 			}
 		}
 	})
-	// While it is open the cycle goes on in which a roll-up was taken; no more is heard before it is over.
-	var full <-chan struct{}
 	for {
 		// Asked for before the state is looked at, so that no change is missed.
 		changed := shard.Changed()
 		select {
-		case <-full:
-			full = nil
+		case <-o.full:
+			o.full = nil
 		default:
 		}
 		if err := o.tell(); err != nil {
@@ -242,7 +242,7 @@ func (o *operator) converse() error {
 		}
 		for left := MaxMessages; ; {
 			from := heard
-			if left == 0 || full != nil { // the rest waits for the next cycle
+			if left == 0 || o.full != nil { // the rest waits for the next cycle
 				from = nil
 			}
 			var r received
@@ -261,14 +261,10 @@ func (o *operator) converse() error {
 			if r.err != nil {
 				return r.err
 			}
-			whole, err := o.hear(r.req)
-			if err != nil {
+			if err := o.hear(r.req); err != nil {
 				return err
 			}
-			if left--; whole {
-				// Asked for after the roll-up was taken: a cycle may have ended just before that, which changed tells.
-				full = shard.Changed()
-			}
+			left--
 		}
 	}
 }
@@ -295,26 +291,26 @@ func (o *operator) send(say *fealtyv1.SessionResponse) error {
 	return o.server.readers.Do(o.ctx, func() error { return o.stream.Send(say) })
 }
 
-// hear takes one message. whole says that it was a roll-up: no more is taken in this cycle.
-func (o *operator) hear(req *fealtyv1.SessionRequest) (whole bool, err error) {
+// hear takes one message.
+func (o *operator) hear(req *fealtyv1.SessionRequest) error {
 	if err := o.server.speaks(o.ctx, o.tenant, req); err != nil {
-		return false, err
+		return err
 	}
 	switch m := req.GetMessage().(type) {
 	case *fealtyv1.SessionRequest_RollUp:
-		return true, o.rollUp(m.RollUp)
+		return o.rollUp(m.RollUp)
 	case *fealtyv1.SessionRequest_Acknowledgement:
-		return false, o.talk.acknowledge(m.Acknowledgement.GetNumber())
+		return o.talk.acknowledge(m.Acknowledgement.GetNumber())
 	case *fealtyv1.SessionRequest_Release:
 		// One that it was not told of, or not any more, changes nothing: notices end on their own.
 		o.server.cfg.Shard.Release(o.tenant, scheduler.MachineKey{Provider: m.Release.GetProvider(),
 			ID: m.Release.GetMachine()})
-		return false, nil
+		return nil
 	case *fealtyv1.SessionRequest_Hello:
-		return false, status.Error(codes.InvalidArgument, "session: there was a hello before: open another session "+
+		return status.Error(codes.InvalidArgument, "session: there was a hello before: open another session "+
 			"for another run")
 	}
-	return false, status.Error(codes.InvalidArgument, "session: a message of a kind that this release does not "+
+	return status.Error(codes.InvalidArgument, "session: a message of a kind that this release does not "+
 		"know: use one that the shard's release has")
 }
 
@@ -342,6 +338,8 @@ func (o *operator) rollUp(m *fealtyv1.DemandRollUp) error {
 		}
 		outcome, err = o.server.cfg.Shard.Report(r)
 	}
+	// Asked for when the roll-up was judged, as a cycle may have ended just before, and before the operator has the answer.
+	o.full = o.server.cfg.Shard.Changed()
 	switch {
 	case errors.Is(err, scheduler.ErrUnready):
 		answer.Outcome, answer.Problem = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_UNREADY, err.Error()
