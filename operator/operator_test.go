@@ -82,6 +82,13 @@ func run(t *testing.T, addr string, edit func(*operator.Config)) *running {
 func desk(t *testing.T, at string) (d *sessiontest.Desk, addr string, stop func()) {
 	t.Helper()
 	d = sessiontest.NewDesk()
+	addr, stop = serveDesk(t, d, at)
+	return d, addr, stop
+}
+
+// serveDesk is desk of one that is there.
+func serveDesk(t *testing.T, d *sessiontest.Desk, at string) (addr string, stop func()) {
+	t.Helper()
 	addr, stop, err := sessiontest.Serve(d, at)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +96,7 @@ func desk(t *testing.T, at string) (d *sessiontest.Desk, addr string, stop func(
 	stop = sync.OnceFunc(stop)
 	t.Cleanup(stop)
 	t.Cleanup(d.Loop())
-	return d, addr, stop
+	return addr, stop
 }
 
 func set(t *testing.T, o *running, rows ...operator.Row) {
@@ -241,12 +248,18 @@ func TestHeld(t *testing.T) {
 	}
 	// One that was taken is meant: a shard that holds it when it is stated again is told so, with no word of the program.
 	stop()
-	next, _, _ := desk(t, addr)
+	next := sessiontest.NewDesk()
 	if _, err := next.DemandBook.Report(scheduler.RollUp{Tenant: "red", Key: scheduler.DemandKey{Run: 1, Number: 1},
 		Rows: []scheduler.DemandRow{{Profile: "web", Count: 100}}}, nil); err != nil {
 		t.Fatal(err)
 	}
+	serveDesk(t, next, addr)
 	wait.Until(t, "it to be believed", func() bool { return len(stands(next, "red")) == 0 })
+	o.look(func() {
+		if len(o.shards) != 2 {
+			t.Errorf("that took %d sessions", len(o.shards))
+		}
+	})
 }
 
 // Of two processes the one that was started later is believed, whichever connects last, and the other one ends.
