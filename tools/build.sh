@@ -16,7 +16,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
 fi
 echo "tools: building into bin/tools (once for each version)" >&2
 mkdir -p bin/tools
-find bin/tools -type f ! -name '*etcd*' -delete # which tools/etcd.sh keeps
+find bin/tools -type f ! -name '*etcd*' ! -name '*nfpm*' -delete # which tools/etcd.sh and tools/nfpm.sh keep
 # With the settings of the product's build, so that they share what is compiled.
 CGO_ENABLED=0 go build -trimpath -modfile=tools/go.mod -o bin/tools/ tool
 CGO_ENABLED=0 go build -trimpath -modfile=tools/golangci.mod -o bin/tools/ tool

@@ -54,7 +54,7 @@ breaking() { # COMMIT
 
 documented() { # each direct dependency and tool has its reason in the docs
   local status=0 path paths
-  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/golangci.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool) || return 1
+  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/golangci.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/nfpm.mod -f '{{.Module.Path}}' tool) || return 1
   for path in $paths; do
     if ! grep -qsF "\`$path\`" docs/explanation/dependencies.md; then
       echo "$path is not in docs/explanation/dependencies.md: say what it is for, and what it costs" >&2

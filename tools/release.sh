@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes a release from a clean checkout, in dist: for each machine an archive with the static program, its man pages,
-# completions of shells and licences, and SHA256SUMS over all. The same commit and version give the same
+# completions of shells and licences, for Linux a deb and an rpm (deploy/nfpm.yaml), and SHA256SUMS over all. The same commit and version give the same
 # bytes, wherever and whenever it runs: every time is that of the commit, and the Go release is that of go.mod.
-# Archives are made by GNU tar and gzip, of which other releases may compress otherwise.
+# Archives are made by GNU tar and gzip, of which other releases may compress otherwise; packages by nfpm, which tools/nfpm.sh builds.
 #
 #   tools/release.sh VERSION   such as v0.4.1; a tag of this name has to be at the commit that is checked out
 #
@@ -55,6 +55,7 @@ package=github.com/fealty-io/fealty/internal/cli/program
 names="-X $package.releaseVersion=$version -X $package.releaseCommit=$commit -X $package.releaseDate=$date"
 
 echo "release: $version of commit $commit, $date, by $GOTOOLCHAIN" >&2
+GOFLAGS=-buildvcs=false tools/nfpm.sh # without the tags of the product
 go run ./internal/cli/genmanual "$scratch/manual" "$version" "${date%T*}"
 gzip -9 -n "$scratch"/manual/man/*.1
 
@@ -87,6 +88,11 @@ for machine in ${MACHINES:-linux/amd64 linux/arm64 darwin/arm64}; do
   chmod -R u=rwX,go=rX "$folder"
   tar --create --directory="$scratch" --format=ustar --sort=name --mtime="@$seconds" --owner=0 --group=0 --numeric-owner "$name" |
     gzip -9 -n >"$dist/$name.tar.gz"
+  if [ "$GOOS" = linux ]; then
+    for format in deb rpm; do
+      STAGE=$folder VERSION=$version bin/tools/nfpm package --config deploy/nfpm.yaml --packager "$format" --target "$dist/$name.$format" >&2
+    done
+  fi
   unset GOOS GOARCH
 done
 (cd "$dist" && sha256sum fealty* >"$scratch/SHA256SUMS" && mv "$scratch/SHA256SUMS" .)
