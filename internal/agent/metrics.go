@@ -222,19 +222,15 @@ func (a *Agent) metricsServer() *http.Server {
 	}
 }
 
-// ServiceHealth is what systemd is told. The agent serves once its sockets do, and as long as they lead to it. What it lacks beside
-// that, a restart does not bring.
+// ServiceHealth is what systemd is told. The agent serves from when its sockets do. One that another process took it takes back
+// by itself, and says so meanwhile: if systemd ended the agent for it, the node would lose its renewals too.
 func (a *Agent) ServiceHealth() sdnotify.Health {
-	reason := a.unready()
-	if lost := a.sockets.lost(); len(lost) > 0 {
-		return sdnotify.Health{Status: reason}
-	}
 	v := a.node.Status().View()
 	status := "alone, within what it holds"
 	if v.Connected {
 		status = "connected to " + v.Coordinator
 	}
-	if reason != "" {
+	if reason := a.unready(); reason != "" {
 		status = reason
 	}
 	return sdnotify.Health{Serves: a.serves.Load(), Status: status}
