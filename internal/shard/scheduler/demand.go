@@ -90,9 +90,9 @@ const (
 	Held      Outcome = "held"      // it drops almost everything, and has to be confirmed
 )
 
-// check says what of a roll-up cannot be, and sorts its rows: by profile, then the highest
-// priority first.
-func (r *RollUp) check() error {
+// Check says what of a roll-up cannot be, as an [*DemandInvalidError], and sorts its rows: by profile, then
+// the highest priority first. Report does so too.
+func (r *RollUp) Check() error {
 	wrong := func(row int, field, problem string, args ...any) error {
 		return &DemandInvalidError{r.Tenant, row, field, fmt.Sprintf(problem, args...)}
 	}
@@ -165,16 +165,12 @@ func NewDemandBook(options DemandOptions) *DemandBook {
 	return &DemandBook{options: options, tenants: make(map[string]*demandTenant)}
 }
 
-// Check says what of a roll-up cannot be, as an [*DemandInvalidError], before it is reported to
-// anybody. It changes nothing.
-func (r RollUp) Check() error { return r.check() }
-
 // Report takes a roll-up. running is what works for the tenant now: what a first roll-up is
 // compared with, as nobody remembers what was reported to the process of before.
 //
 // Errors: an [*DemandInvalidError], or one that matches [ErrFull]; nothing is changed by it.
 func (b *DemandBook) Report(r RollUp, running []DemandRow) (Outcome, error) {
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return "", err
 	}
 	b.mu.Lock()
