@@ -72,8 +72,8 @@ budget() {
   bytes=$(wc -c <"$out/fealty")
   modules=$(go version -m "$out/fealty" | grep -c -P '^\tdep\t')
   rm -rf "$out"
-  echo "binary: $bytes bytes of 39000000, $modules modules of 80"
-  if [ "$bytes" -gt 39000000 ] || [ "$modules" -gt 80 ]; then
+  echo "binary: $bytes bytes of 42000000, $modules modules of 80"
+  if [ "$bytes" -gt 42000000 ] || [ "$modules" -gt 80 ]; then
     echo "over budget: docs/explanation/dependencies.md says what each module is for; take one out" >&2
     status=1
   fi
