@@ -23,7 +23,7 @@ func TestOutages(t *testing.T) {
 		refused    store.Reason // of writes, where reads go on
 		says       string
 	}{
-		{name: "somebody has the table", held: "lock table fealty_kv, fealty_revision in access exclusive mode",
+		{name: "somebody has the table", held: "lock table fealty_revision, fealty_kv in access exclusive mode",
 			read: store.Locked, write: store.Locked, says: "lock timeout (SQLSTATE 55P03)"},
 		{name: "somebody has the row of all commits", held: "select from fealty_revision for update",
 			write: store.Locked, says: "lock timeout (SQLSTATE 55P03)"},

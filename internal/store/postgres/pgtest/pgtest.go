@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
@@ -423,10 +424,24 @@ func (s *Server) Run(database string, statements ...string) error {
 	return nil
 }
 
-// Hold executes statements in a transaction that stays open until release is called.
+// Hold executes statements in a transaction that stays open until release is called. It begins again where the
+// server ends the transaction for a deadlock: whoever uses the tables meanwhile may take locks in another order.
 func (s *Server) Hold(database string, statements ...string) (release func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	for {
+		release, err = s.hold(ctx, database, statements)
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == deadlock {
+			continue
+		}
+		return release, err
+	}
+}
+
+// deadlock is the SQLSTATE deadlock_detected.
+const deadlock = "40P01"
+
+func (s *Server) hold(ctx context.Context, database string, statements []string) (release func() error, err error) {
 	conn, err := pgx.Connect(ctx, s.SocketURL(database))
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: %w", err)
