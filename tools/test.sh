@@ -70,12 +70,15 @@ tests() { go test "${options[@]}" "$@" | tee -a "$scratch/printed" || status=1; 
 tests "${IN:-./...}"
 
 # Packages that start goroutines themselves, and whose tests take no agent, coordinator or
-# store along: to compile these once more takes longer than all of the tests here.
+# store along: to compile these once more takes longer than all of the tests here. Tests inside of a
+# package and those from outside are listed apart: one of them that takes a store along is enough.
 start_goroutines() {
-  go list -test -f '{{if .ForTest}}{{.ForTest}} {{.Dir}} {{join .Deps " "}}{{end}}' "$@" |
-    grep -vE '/internal/(agent|coordinator|store/etcd)|modernc.org/sqlite|jackc/pgx' | while read -r package dir _; do
-    if grep -qE --exclude='*_test.go' '^\s*go func|\.Go\(' "$dir"/*.go; then echo "$package"; fi
-  done | sort -u
+  local listed heavy='/internal/(agent|coordinator|store/etcd)|modernc.org/sqlite|jackc/pgx'
+  listed=$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{.Dir}} {{join .Deps " "}}{{end}}' "$@")
+  comm -23 <(cut -d' ' -f1,2 <<<"$listed" | sort -u) <(grep -E "$heavy" <<<"$listed" | cut -d' ' -f1,2 | sort -u) |
+    while read -r package dir; do
+      if grep -qE --exclude='*_test.go' '^\s*go func|\.Go\(' "$dir"/*.go; then echo "$package"; fi
+    done
 }
 # The race detector makes tests up to six times as slow, and what it looks at is compiled once more: the quick
 # lane has it for few packages, and finds a race elsewhere at night. It needs cgo.
