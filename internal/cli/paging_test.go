@@ -8,8 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/cli/member"
-	"github.com/fealty-io/fealty/internal/cli/status"
+	"github.com/fealty-io/fealty/internal/cli/client"
 )
 
 // pages serves members a page at a time, and no more than it is asked for.
@@ -52,12 +51,12 @@ func TestMembersAreAskedForInPages(t *testing.T) {
 	for i := range 23 {
 		p.members = append(p.members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprint(i)})
 	}
-	list, err := member.ListMembers(t.Context(), p, &fealtyv1.ListMembersRequest{PageSize: 5})
+	list, err := client.ListMembers(t.Context(), p, &fealtyv1.ListMembersRequest{PageSize: 5})
 	if err != nil || len(list.GetMembers()) != 23 || p.calls != 5 || list.GetMembers()[22].GetName() != "22" {
 		t.Fatalf("%d members in %d calls, %v", len(list.GetMembers()), p.calls, err)
 	}
 	p.calls = 0
-	st, err := status.GetStatus(t.Context(), p, 5)
+	st, err := client.GetStatus(t.Context(), p, 5)
 	if err != nil || len(st.GetMembers()) != 23 || p.calls != 5 || len(st.GetFindings()) != 1 || st.GetNextPageToken() != "" {
 		t.Fatalf("%d members, %d findings in %d calls, %v", len(st.GetMembers()), len(st.GetFindings()), p.calls, err)
 	}

@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/summary"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -578,7 +579,7 @@ func lookAutonomy(s *Environment) Result {
 		return Result{Unknown, "the agent does not say", "upgrade the agent"}
 	}
 	until := n.GetAutonomousUntil().AsTime()
-	text := AloneWords(until, n.GetAutonomyLimit(), s.Now)
+	text := summary.AloneWords(until, n.GetAutonomyLimit(), s.Now)
 	switch {
 	case !s.Now.Before(until) && !n.GetConnected():
 		return Result{Failed, text, "let it reach a coordinator: fealty status --data " + s.Data}
@@ -700,7 +701,7 @@ func lookFindings(s *Environment) Result {
 	if n := len(rest) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more: fealty status)", n)
 	}
-	return Result{outcomeOf(rest[0]), rest[0].GetCode() + ": " + FoundBy(rest[0]) + rest[0].GetSummary() + more,
+	return Result{outcomeOf(rest[0]), rest[0].GetCode() + ": " + summary.FoundBy(rest[0]) + rest[0].GetSummary() + more,
 		rest[0].GetRemedy()}
 }
 
@@ -730,7 +731,7 @@ func lookBaseline(s *Environment) Result {
 		return Result{Unknown, unreadText, unreadDo}
 	}
 	if b := statusOf(s).GetBaseline(); b.GetState() == "unknown" {
-		return Result{Unknown, BaselineWords(b), "ask again a minute after the coordinator became ready, and see " +
+		return Result{Unknown, summary.BaselineWords(b), "ask again a minute after the coordinator became ready, and see " +
 			"which coordinators answer: fealty status"}
 	}
 	return foundAs(s, "", baselineCodes...)
@@ -765,11 +766,11 @@ func foundAs(s *Environment, good string, codes ...errcode.Code) Result {
 	st := statusOf(s)
 	for _, f := range st.GetFindings() {
 		if slices.Contains(codes, errcode.Code(f.GetCode())) {
-			return Result{outcomeOf(f), f.GetCode() + ": " + FoundBy(f) + f.GetSummary(), f.GetRemedy()}
+			return Result{outcomeOf(f), f.GetCode() + ": " + summary.FoundBy(f) + f.GetSummary(), f.GetRemedy()}
 		}
 	}
 	if good == "" {
-		good = BaselineWords(st.GetBaseline())
+		good = summary.BaselineWords(st.GetBaseline())
 	}
 	return fine("%s", good)
 }
@@ -931,37 +932,4 @@ func (k Check) Page() string {
 		needs = "\nIt is not made unless these are ok: " + strings.Join(k.Needs, ", ") + ".\n"
 	}
 	return fmt.Sprintf("# %s: %s\n\n%s\n%s", k.ID, k.Title, k.About, needs)
-}
-
-// FoundBy says which coordinator a finding is of, if it is another one than was asked.
-func FoundBy(f *fealtyv1.Finding) string {
-	if f.GetCoordinator() == "" {
-		return ""
-	}
-	return "coordinator " + f.GetCoordinator() + " finds: "
-}
-
-// BaselineWords says what of the baseline there is, and what is missing.
-func BaselineWords(b *fealtyv1.Baseline) string {
-	switch {
-	case b.GetState() == "": // of an earlier release, which counts who joined
-		return fmt.Sprintf("%d of %d data members", b.GetDataMembers(), b.GetNeeded())
-	case b.GetNeeded() == 0:
-		return fmt.Sprintf("no data members are needed, %d connected", b.GetConnected())
-	case b.GetUnknown() > 0:
-		return fmt.Sprintf("at least %d of %d data members connected, %d unknown", b.GetConnected(), b.GetNeeded(),
-			b.GetUnknown())
-	case b.GetMet():
-		return fmt.Sprintf("%d of %d data members connected", b.GetConnected(), b.GetNeeded())
-	}
-	return fmt.Sprintf("%d of %d data members connected, %d missing", b.GetConnected(), b.GetNeeded(),
-		b.GetNeeded()-b.GetConnected())
-}
-
-// AloneWords says how long a node works without a coordinator.
-func AloneWords(until time.Time, limit string, now time.Time) string {
-	if !now.Before(until) {
-		return "no longer: its time ended " + humanize.Relative(until, now) + " by " + limit
-	}
-	return "for " + humanize.Span(until.Sub(now)) + ", then " + limit + " ends it"
 }

@@ -2,7 +2,6 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,12 +16,11 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/cli/client"
 	"github.com/fealty-io/fealty/internal/cli/command"
-	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/summary"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/cli/term/message"
-	"github.com/fealty-io/fealty/internal/coordinator/member/condition"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
@@ -31,28 +29,6 @@ func Command(c *program.CLI) *cobra.Command {
 	return program.Group("member", "show and change the membership",
 		list(c), show(c), memberWait(c), drain(c), undrain(c), replace(c),
 		remove(c), ban(c), unban(c))
-}
-
-// ListMembers returns all members that req is about, which it asks for page by page.
-func ListMembers(ctx context.Context, members fealtyv1.MemberServiceClient,
-	req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
-	all := &fealtyv1.ListMembersResponse{}
-	for token := ""; ; {
-		page := proto.CloneOf(req)
-		page.PageToken = token
-		resp, err := members.ListMembers(ctx, page)
-		if err != nil {
-			return nil, err
-		}
-		all.Members = append(all.Members, resp.GetMembers()...)
-		all.Altered = append(all.Altered, resp.GetAltered()...)
-		if all.KnownAt == nil {
-			all.KnownAt = resp.GetKnownAt()
-		}
-		if token = resp.GetNextPageToken(); token == "" || len(resp.GetMembers()) == 0 {
-			return all, nil
-		}
-	}
 }
 
 func list(c *program.CLI) *cobra.Command {
@@ -73,7 +49,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				return err
 			}
 			return c.Ask(cfg, func(s *client.Services) error {
-				resp, err := ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
+				resp, err := client.ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
 					Labels: labels, PageSize: command.PageSize})
 				if err != nil {
 					return err
@@ -99,71 +75,6 @@ how much of what a member holds is the newest that there is, by its own word: -o
 	return cmd
 }
 
-// Condition is what can be said of a member at a glance, the worst first.
-type Condition struct {
-	Word  string
-	Shape string
-	Paint term.Paint
-}
-
-// The conditions of a member. One that is not heard has not failed: it works on what it has
-// verified. Unknown is one that a coordinator may hear which did not say.
-var (
-	isBanned    = Condition{"banned", "✖", term.Red}
-	isReplacing = Condition{"replacing", "◌", term.Amber}
-	isDraining  = Condition{"draining", "◐", term.Amber}
-	IsExpired   = Condition{"expired", "✖", term.Red}
-	isUnheard   = Condition{"not heard", "▲", term.Amber}
-	isUnknown   = Condition{"unknown", "?", term.Dim}
-	IsConnected = Condition{"connected", "●", term.Green}
-	isCertified = Condition{"certified", "●", term.Green} // people hold no stream
-)
-
-// contactOf says in words whether a coordinator hears of the member: its state may
-// hide that.
-func contactOf(m *fealtyv1.Member, now time.Time) string {
-	last := ""
-	if at := m.GetLive().GetLastReport(); at != nil {
-		last = ", reported " + humanize.Relative(at.AsTime(), now)
-	}
-	switch conditionOfContact(m) {
-	case IsConnected:
-		return "connected"
-	case isUnheard:
-		return "not heard" + last
-	}
-	return "unknown: a coordinator that may hear it did not say" + last
-}
-
-func (c Condition) Cell() term.Cell { return term.Painted(c.Paint, c.Shape+" "+c.Word) }
-
-// conditionOf looks at a member at now.
-func conditionOf(m *fealtyv1.Member, now time.Time) Condition { return shown(condition.Of(m, now)) }
-
-// conditionOfContact says whether a member is heard.
-func conditionOfContact(m *fealtyv1.Member) Condition { return shown(condition.OfContact(m)) }
-
-// shown is how a condition is shown.
-func shown(is condition.Condition) Condition {
-	switch is {
-	case condition.Banned:
-		return isBanned
-	case condition.Replacing:
-		return isReplacing
-	case condition.Draining:
-		return isDraining
-	case condition.Expired:
-		return IsExpired
-	case condition.NotHeard:
-		return isUnheard
-	case condition.Connected:
-		return IsConnected
-	case condition.Certified:
-		return isCertified
-	}
-	return isUnknown
-}
-
 // Table shows members; what only -o wide shows of them is put together if wide.
 func Table(members []*fealtyv1.Member, now time.Time, wide bool) *term.Table {
 	t := &term.Table{Columns: []term.Column{
@@ -183,9 +94,9 @@ func Table(members []*fealtyv1.Member, now time.Time, wide bool) *term.Table {
 			report = humanize.Relative(at.AsTime(), now)
 		}
 		row := make([]term.Cell, len(t.Columns))
-		copy(row, []term.Cell{conditionOf(m, now).Cell(), term.Txt(m.GetKind() + "/" + m.GetName()),
+		copy(row, []term.Cell{summary.Member(m, now).Cell(), term.Txt(m.GetKind() + "/" + m.GetName()),
 			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
-			currentOf(live), term.Txt(command.Dash(m.GetReportedHost()))})
+			summary.Current(live), term.Txt(command.Dash(m.GetReportedHost()))})
 		if wide {
 			copy(row[6:], wideCells(m, now))
 		}
@@ -202,7 +113,7 @@ func wideCells(m *fealtyv1.Member, now time.Time) []term.Cell {
 	}
 	return []term.Cell{term.Txt(command.Dash(m.GetSeenAddress())),
 		term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
-		term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone),
+		term.Txt(command.Dash(summary.Versions(live.GetHeld()))), term.Txt(alone),
 		term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
 		term.Txt(command.Dash(strings.Join(m.GetRoles(), ","))), term.Txt(command.Dash(strings.Join(m.GetOrganizations(), ","))),
 		term.Txt(command.Itoa(int64(len(m.GetDomains())))), term.Txt(Short(m.GetKeyId()))}
@@ -214,168 +125,15 @@ func NeedTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 		{Title: "REPORT"}, {Title: "SCOPES"}, {Title: "HOST", Least: 8}}}
 	for _, m := range members {
 		live := m.GetLive()
-		report, alone := "-", "not known"
+		report := "-"
 		if at := live.GetLastReport(); at != nil {
 			report = humanize.Relative(at.AsTime(), now)
 		}
-		if until, known := condition.AloneUntil(m); !now.Before(until) {
-			alone = "no longer"
-		} else if known {
-			alone = "for " + humanize.Span(until.Sub(now))
-		}
-		t.Add(conditionOf(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(alone),
-			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), currentOf(live),
+		t.Add(summary.Member(m, now).Cell(), term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(summary.Alone(m, now)),
+			term.Txt(humanize.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report), summary.Current(live),
 			term.Txt(command.Dash(m.GetReportedHost())))
 	}
 	return t
-}
-
-// CountWords says the counts of members, and what each of them counts; "" if there is nobody.
-func CountWords(n *fealtyv1.MemberCounts) string {
-	var kinds, apart []string
-	for _, k := range n.GetKinds() {
-		kinds = append(kinds, fmt.Sprintf("%d %s", k.GetCount(), k.GetKind()))
-	}
-	add := func(to *[]string, count uint32, word string) {
-		if count > 0 {
-			*to = append(*to, fmt.Sprintf("%d %s", count, word))
-		}
-	}
-	out := strings.Join(kinds, ", ")
-	var among []string
-	add(&among, n.GetDraining(), "draining")
-	add(&among, n.GetExpired(), "expired")
-	if len(among) > 0 {
-		out += " (" + strings.Join(among, ", ") + ")"
-	}
-	add(&apart, n.GetReplacing(), "being replaced")
-	add(&apart, n.GetBanned(), "banned")
-	if n.GetPeople() > 0 {
-		apart = append(apart, humanize.Plural(n.GetPeople(), "person or tool", "people and tools"))
-	}
-	return command.JoinWords(out, "; apart from these ", strings.Join(apart, ", "))
-}
-
-// currentOf says how much of what a member holds is the newest that there is: it is
-// fresh by the member's own word. A member without freshness is not counted: a bootstrap that
-// the runtime took the place of. Of a member that is not connected nobody knows.
-func currentOf(live *fealtyv1.Live) term.Cell {
-	fresh, held := condition.Fresh(live)
-	if !live.GetConnected() || held == 0 {
-		return term.Txt("-")
-	}
-	switch text := fmt.Sprintf("%d/%d current", fresh, held); {
-	case fresh < held:
-		return term.Painted(term.Amber, text)
-	default:
-		return term.Txt(text)
-	}
-}
-
-// versions shows what a member holds as scope and epoch.version.
-func versions(held []*fealtyv1.HeldVersion) string {
-	var out []string
-	for _, h := range held {
-		out = append(out, fmt.Sprintf("%s %d.%d", h.GetScope(), h.GetAuthorityEpoch(), h.GetConfigVersion()))
-	}
-	return strings.Join(out, ", ")
-}
-
-func details(m *fealtyv1.Member, now time.Time) term.Facts {
-	var f term.Facts
-	is, live := conditionOf(m, now), m.GetLive()
-	f.Add("member", m.GetSpiffeId())
-	f.Paint("state", is.Paint, is.Shape+" "+is.Word)
-	if m.GetBanned() {
-		f.Add("banned for", m.GetBanReason())
-	}
-	if m.GetDrainingSince() != nil {
-		f.Paint("draining", term.Amber,
-			command.JoinWords("since "+command.JoinWords(command.When(m.GetDrainingSince()), " by ",
-				m.GetDrainedBy()), ": ", m.GetDrainReason()))
-	}
-	if is != isCertified {
-		f.Add("contact", contactOf(m, now))
-	}
-	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+humanize.Relative(m.GetSvidNotAfter().AsTime(), now))
-	f.Add("key", m.GetKeyId())
-	f.Add("joined", command.JoinWords(command.When(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
-	f.Add("entry", m.GetEntry())
-	f.Add("labels", strings.Join(m.GetLabels(), ", "))
-	f.Add("reported host", command.JoinWords(m.GetReportedHost(), ", ", m.GetReportedOs()))
-	f.Add("reported addresses", strings.Join(m.GetReportedAddresses(), ", "))
-	f.Add("joined from", m.GetSeenAddress())
-	f.Add("roles", strings.Join(m.GetRoles(), ", "))
-	f.Add("organizations", strings.Join(m.GetOrganizations(), ", "))
-	f.Add("domains", strings.Join(m.GetDomains(), ", "))
-	if live.GetLastReport() != nil {
-		f.Add("last report", command.When(live.GetLastReport())+", "+humanize.Relative(live.GetLastReport().AsTime(),
-			now))
-	}
-	if p := live.GetProcess(); p != nil {
-		words := "called " + command.When(p.GetLastCall()) + ", " + humanize.Relative(p.GetLastCall().AsTime(), now)
-		if p.GetIncarnation() != "" {
-			words += fmt.Sprintf("; epoch %d.%d, incarnation %s", p.GetEpoch()>>32, p.GetEpoch()&(1<<32-1),
-				p.GetIncarnation())
-		}
-		f.Add("process", words)
-		if p.GetPaused() {
-			f.Paint("paused", term.Amber, "it decides, and does nothing, by its own word")
-		}
-	}
-	if live.GetAutonomousUntil() != nil {
-		f.Add("works alone", doctor.AloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
-	}
-	if at := live.GetSvidNotAfter(); at != nil && !at.AsTime().Equal(m.GetSvidNotAfter().AsTime()) {
-		f.Add("uses a svid until", command.When(at))
-	}
-	for _, p := range LastPeriods(live.GetDegradedPeriods()) {
-		f.Paint("degraded", term.Amber, PeriodWords(p, now))
-	}
-	f.Add("release", live.GetRelease())
-	if c := currentOf(live); c.Text != "-" {
-		f.Paint("current", c.Paint, c.Text)
-	}
-	f.Add("holds", versions(live.GetHeld()))
-	f.Paint("refused", term.Amber, live.GetLastRefusal())
-	if problem := live.GetLogProblem(); problem != "" {
-		f.Paint("log", term.Amber, fmt.Sprintf("lost since %s, %s left out: %s (%s)",
-			command.When(live.GetLogProblemSince()), humanize.Plural(int(live.GetLogDropped()), "line", "lines"), problem,
-			errcode.LogFailing))
-	}
-	return f
-}
-
-// shownPeriods is how many times in degraded mode a page shows.
-const shownPeriods = 3
-
-// LastPeriods are the newest of them, the newest first.
-func LastPeriods(all []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
-	all = slices.Clone(all[max(0, len(all)-shownPeriods):])
-	slices.Reverse(all)
-	return all
-}
-
-// PeriodWords says when a node was in degraded mode, and what its guard was asked.
-func PeriodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
-	words := "since " + command.When(p.GetSince()) + ", " + humanize.Relative(p.GetSince().AsTime(), now)
-	if p.GetUntil() != nil {
-		words = "from " + command.When(p.GetSince()) + " to " + command.When(p.GetUntil())
-	}
-	if p.GetOverAt() != nil {
-		words += "; over at " + command.When(p.GetOverAt()) + " by " + p.GetLimit()
-	}
-	var permitted, refused []string
-	for _, t := range p.GetActions() {
-		if t.GetPermitted() > 0 {
-			permitted = append(permitted, fmt.Sprintf("%s %d", t.GetAction(), t.GetPermitted()))
-		}
-		if t.GetRefused() > 0 {
-			refused = append(refused, fmt.Sprintf("%s %d", t.GetAction(), t.GetRefused()))
-		}
-	}
-	return command.JoinWords(command.JoinWords(words, "; permitted: ", strings.Join(permitted, ", ")),
-		"; refused: ", strings.Join(refused, ", "))
 }
 
 func show(c *program.CLI) *cobra.Command {
@@ -396,36 +154,11 @@ func show(c *program.CLI) *cobra.Command {
 				}
 				return c.Print(program.ResultOf(message.Of(resp),
 					func(p *term.Page) error {
-						return p.Facts(append(details(resp.GetMember(), c.Env.Now()), beside(resp, c.Env.Now())...))
+						return p.Facts(append(summary.MemberFacts(resp.GetMember(), c.Env.Now()), summary.BesideFacts(resp, c.Env.Now())...))
 					}))
 			})
 		},
 	})
-}
-
-// beside is what coordinators keep of a member beside its record.
-func beside(resp *fealtyv1.GetMemberResponse, now time.Time) term.Facts {
-	var f term.Facts
-	path := resp.GetMember().GetKind() + "/" + resp.GetMember().GetName()
-	for _, p := range resp.GetFenced() {
-		f.Paint("fenced", term.Amber, fmt.Sprintf("a process of it acts no more, as another one with its identity is in charge: "+
-			"epoch %d.%d, incarnation %s, from %s, told so %s", p.GetEpoch()>>32, p.GetEpoch()&(1<<32-1), p.GetIncarnation(),
-			cmp.Or(p.GetFrom(), "an unknown address"), humanize.Relative(p.GetHeardAt().AsTime(), now)))
-	}
-	for _, d := range resp.GetDomains() {
-		switch {
-		case d.GetMoving() && d.GetOwner() == path:
-			f.Paint("moving", term.Amber, d.GetName()+" goes to "+cmp.Or(d.GetNext(), "nobody")+" when it let go"+command.AtTheLatest(d))
-		case d.GetMoving():
-			f.Paint("waits for", term.Amber, d.GetName()+" comes from "+d.GetOwner()+" when that let go"+command.AtTheLatest(d))
-		case d.GetOwnerProblem() != "":
-			f.Paint("owns", term.Amber, d.GetName()+", and is not to be counted on: "+d.GetOwnerProblem())
-		}
-	}
-	for _, clause := range resp.GetUnknown() {
-		f.Paint("not known", term.Amber, clause)
-	}
-	return f
 }
 
 func memberWait(c *program.CLI) *cobra.Command {
@@ -481,7 +214,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 		state := "not a member"
 		switch {
 		case err == nil:
-			state = conditionOf(resp.GetMember(), c.Env.Now()).Word
+			state = summary.Member(resp.GetMember(), c.Env.Now()).Word
 		case !errors.Is(errcode.Of(err), errcode.NotFound):
 			// A coordinator that recovers, or a network that is away, may come back.
 			return nil, !client.MayPass(errcode.Of(err)), err
@@ -503,8 +236,8 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 			return resp.GetMember(), err != nil || drained(resp.GetMember()), err
 		}
 		m := resp.GetMember()
-		return m, state == IsConnected.Word || state == isCertified.Word ||
-			state == isDraining.Word && m.GetLive().GetConnected(), nil
+		return m, state == summary.Connected.Word || state == summary.Certified.Word ||
+			state == summary.Draining.Word && m.GetLive().GetConnected(), nil
 	}, &pause)
 	if err != nil {
 		return err
@@ -517,7 +250,7 @@ func waitFor(ctx context.Context, c *program.CLI, s *client.Services, req *fealt
 		}))
 	}
 	return c.Print(program.ResultOf(waitedMember{message.Of(m)}, func(p *term.Page) error {
-		return p.Facts(details(m,
+		return p.Facts(summary.MemberFacts(m,
 			c.Env.Now()))
 	}))
 }
@@ -590,7 +323,7 @@ func changeMember(c *program.CLI, m memberChange) *cobra.Command {
 				return c.Print(program.ResultOf(message.Of(resp), func(p *term.Page) error {
 					if dry {
 						if member != nil {
-							return p.Facts(details(member, c.Env.Now()))
+							return p.Facts(summary.MemberFacts(member, c.Env.Now()))
 						}
 						return nil
 					}
@@ -777,7 +510,7 @@ func Short(s string) string {
 // memberNames are the members, as KIND/NAME.
 func memberNames(ctx context.Context, c *program.CLI, cfg *settings.Values) (out []string) {
 	_ = c.Ask(cfg, func(s *client.Services) error {
-		resp, err := ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
+		resp, err := client.ListMembers(ctx, s.Members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
 		for _, m := range resp.GetMembers() {
 			out = append(out, m.GetKind()+"/"+m.GetName())
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/doctor"
 	manifestpkg "github.com/fealty-io/fealty/internal/cli/manifest"
-	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/summary"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -149,18 +149,18 @@ func environment(ctx context.Context, c *program.CLI, cfg *settings.Values) *doc
 }
 
 // ShapeOf repeats by shape and colour what the word of an outcome says.
-func ShapeOf(o doctor.Outcome) member.Condition {
+func ShapeOf(o doctor.Outcome) summary.Condition {
 	switch o {
 	case doctor.OK:
-		return member.Condition{Word: string(o), Shape: "●", Paint: term.Green}
+		return summary.Condition{Word: string(o), Shape: "●", Paint: term.Green}
 	case doctor.Warning:
-		return member.Condition{Word: string(o), Shape: "▲", Paint: term.Amber}
+		return summary.Condition{Word: string(o), Shape: "▲", Paint: term.Amber}
 	case doctor.Failed:
-		return member.Condition{Word: string(o), Shape: "✖", Paint: term.Red}
+		return summary.Condition{Word: string(o), Shape: "✖", Paint: term.Red}
 	case doctor.Unknown:
-		return member.Condition{Word: string(o), Shape: "?", Paint: term.Amber}
+		return summary.Condition{Word: string(o), Shape: "?", Paint: term.Amber}
 	}
-	return member.Condition{Word: string(o), Shape: "·", Paint: term.Dim}
+	return summary.Condition{Word: string(o), Shape: "·", Paint: term.Dim}
 }
 
 // checkReport is what fealty check prints.

@@ -13,10 +13,10 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/cli/summary"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/cli/term/message"
 	"github.com/fealty-io/fealty/internal/errcode"
-	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
 func Leader(c *program.CLI) *cobra.Command {
@@ -66,28 +66,12 @@ func leaderResult(c *program.CLI, resp leaderResponse) program.Result {
 	l, now := resp.GetLeader(), c.Env.Now()
 	return program.ResultOf(message.Of(resp), func(p *term.Page) error {
 		var f term.Facts
-		addLeader(&f, l, now)
+		summary.AddLeader(&f, l, now)
 		if l.GetTerm() != 0 {
 			f.Add("enrolment key", l.GetEnrolmentKey())
 		}
 		return p.Facts(f)
 	})
-}
-
-// addLeader adds who leads to the details of a cluster.
-func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
-	switch {
-	case l == nil: // an older coordinator does not say
-	case l.GetTerm() == 0:
-		f.Paint("leader", term.Amber, "nobody, for "+humanize.Span(l.GetNobodyFor().AsDuration()))
-	default:
-		answers := ""
-		if l.GetSelf() {
-			answers = " (answers)"
-		}
-		f.Add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(),
-			command.When(l.GetSince()), humanize.Relative(l.GetSince().AsTime(), now)))
-	}
 }
 
 func leaderTransfer(c *program.CLI) *cobra.Command {

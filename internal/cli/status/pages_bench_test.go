@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/client"
 	"github.com/fealty-io/fealty/internal/cli/command"
 	"github.com/fealty-io/fealty/internal/cli/member"
 	"github.com/fealty-io/fealty/internal/cli/term"
@@ -83,7 +84,7 @@ func BenchmarkPages(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					st, err := GetStatus(b.Context(), p, command.PageSize)
+					st, err := client.GetStatus(b.Context(), p, command.PageSize)
 					if err == nil {
 						err = c.show(st)
 					}

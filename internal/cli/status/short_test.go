@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/cli/client"
 	"github.com/fealty-io/fealty/internal/cli/term"
 	"github.com/fealty-io/fealty/internal/coordinator/member/condition"
 )
@@ -98,7 +99,7 @@ func TestShortFormShowsWhatTheLongOneDoes(t *testing.T) {
 		if want, _ := shown(earlier, term.TableFormat); got != want {
 			r.Errorf("shown is\n%s\nand by a coordinator of an earlier release\n%s", got, want)
 		}
-		if len(of.asked) != 1 || len(sent) > shownMembers {
+		if len(of.asked) != 1 || len(sent) > client.ShownMembers {
 			r.Errorf("%d members came in %d answers", len(sent), len(of.asked))
 		}
 		if n := len(earlier.asked); n > 2 {

@@ -3,6 +3,7 @@ package term
 import (
 	"bytes"
 	"io"
+	"iter"
 	"strings"
 )
 
@@ -122,6 +123,17 @@ func (f *Facts) Add(name, value string) { f.Paint(name, Plain, value) }
 func (f *Facts) Paint(name string, p Paint, value string) {
 	if value != "" {
 		*f = append(*f, fact{name, Cell{value, p}})
+	}
+}
+
+// All returns the facts in their order, each with its name.
+func (f Facts) All() iter.Seq2[string, Cell] {
+	return func(yield func(string, Cell) bool) {
+		for _, x := range f {
+			if !yield(x.name, x.value) {
+				return
+			}
+		}
 	}
 }
 
