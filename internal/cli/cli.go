@@ -143,7 +143,7 @@ node may do, and what happens when the control plane is gone.`,
 			own(actuation.Process()))...))
 	add("node", identity.Command(c), identity.Leave(c), identity.Login(c), identity.Whoami(c), identity.Contexts(c),
 		workload.Command(c))
-	add("fleet", status.Command(c), status.Check(c), manifest.Command(c), config.Command(c), member.TokenCommand(c),
+	add("fleet", status.Command(c), dashboardCommand(c), status.Check(c), manifest.Command(c), config.Command(c), member.TokenCommand(c),
 		member.Command(c), trust.Command(c), status.Leader(c), audit.Command(c), recovery.Command(c),
 		recovery.Verify(c),
 		backup.Command(c), conformance)

@@ -84,6 +84,12 @@ var accepted = []string{"internal/node/accept", "internal/node/dir", "internal/n
 // both stand above it.
 const shard = "internal/shard"
 
+// dashboard is what browsers are shown, and dashboardNeeds what it may be made of: the API, the way to a coordinator, and words.
+const dashboard = "internal/cli/dashboard"
+
+var dashboardNeeds = []string{"api", "internal/cli/client", "internal/cli/summary", "internal/cli/term", "internal/coordinator/member/condition",
+	"internal/errcode", "internal/history", "internal/manifest", "internal/platform/humanize"}
+
 // file is a Go file of the module, as far as these rules look at it.
 type file struct {
 	dir     string // of its package, below the module; "" for the root
@@ -177,6 +183,15 @@ var rules = []rule{
 			return ""
 		}
 		return "an example is what somebody else can write: it imports public packages alone"
+	}},
+	{"dashboard", func(f file, imported string, own bool) string {
+		switch from, to := within(f.dir, dashboard), own && within(imported, dashboard); {
+		case to && !from && f.dir != "internal/cli" && !f.test():
+			return "nothing needs the dashboard: the command alone serves it"
+		case own && from && !to && !f.test() && !withinAny(imported, dashboardNeeds):
+			return "the dashboard shows what coordinators answer, and has nothing else of the product"
+		}
+		return ""
 	}},
 	{"no clock", func(f file, imported string, own bool) string {
 		if imported != "time" || f.test() || !within(f.dir, "fence") {
@@ -325,6 +340,8 @@ func TestRules(t *testing.T) {
 		{"roots apart", imports("internal/shard", "a.go", m+"internal/agent"), imports("internal/shard", "a_test.go", m+"internal/coordinator/coordinatortest")},
 		{"roots apart", imports("internal/agent", "a_test.go", m+"internal/coordinator/coordinatortest"), imports("test/sim", "a_test.go", m+"internal/coordinator/coordinatortest", m+"internal/agent")},
 		{"roots apart", imports("internal/coordinator/delivery", "a_test.go", m+"internal/agent"), imports("internal/coordinator/record", "a_test.go", m+"internal/coordinator/member")},
+		{"dashboard", imports("internal/cli/status", "a.go", m+"internal/cli/dashboard"), imports("internal/cli", "a.go", m+"internal/cli/dashboard")},
+		{"dashboard", imports("internal/cli/dashboard", "a.go", m+"internal/cli/server"), imports("internal/cli/dashboard", "a.go", m+"internal/cli/client", m+"internal/cli/dashboard/markup")},
 		{"drivers", imports("internal/coordinator", "a_test.go", "modernc.org/sqlite"), imports("internal/store/sqlite", "a.go", "modernc.org/sqlite", "modernc.org/sqlite/lib")},
 		{"drivers", imports("internal/store/sqlite", "a.go", "github.com/jackc/pgx/v5"), imports("internal/store/postgres", "a.go", "github.com/jackc/pgx/v5/pgxpool")},
 		{"drivers", imports("internal/store/postgres", "a.go", "go.etcd.io/etcd/api/v3"), imports("internal/store/etcd", "a.go", "go.etcd.io/etcd/api/v3")},

@@ -131,7 +131,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	listener, err := listenOn(ctx, cfg.Text("listen"), "--listen")
+	listener, err := ListenOn(ctx, cfg.Text("listen"), "--listen")
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,8 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
+// ListenOn listens on an address that a flag gives.
+func ListenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, errcode.Wrap(err, errcode.AddressUnusable, "address", address, "flag", flag, "problem",
@@ -256,7 +257,7 @@ func ListenMetrics(ctx context.Context, cfg *settings.Values) (net.Listener, err
 	if cfg.Text("metrics") == "" {
 		return nil, nil
 	}
-	return listenOn(ctx, cfg.Text("metrics"), "--metrics")
+	return ListenOn(ctx, cfg.Text("metrics"), "--metrics")
 }
 
 // listenWeb listens for verifiers of tokens; nil: it is not asked for.
@@ -278,7 +279,7 @@ func listenWeb(ctx context.Context, cfg *settings.Values) (net.Listener, error) 
 			"the three of "+strings.Join(keys, ", ")+" are given together, and "+strings.Join(missing, " and ")+
 				" is missing", "page", "explain config."+given[0])
 	}
-	return listenOn(ctx, cfg.Text("https_web"), "--https-web")
+	return ListenOn(ctx, cfg.Text("https_web"), "--https-web")
 }
 
 // advertised returns the addresses to tell others. A listener on every address of
@@ -353,7 +354,7 @@ func runAgent(ctx context.Context, c *program.CLI, dir string, cfg *settings.Val
 	}
 	var peers net.Listener
 	if at := cfg.Text("peer_listen"); at != "" {
-		if peers, err = listenOn(ctx, at, "--peer-listen"); err != nil {
+		if peers, err = ListenOn(ctx, at, "--peer-listen"); err != nil {
 			return err
 		}
 		defer peers.Close()

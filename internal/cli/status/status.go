@@ -106,7 +106,7 @@ func look(c *program.CLI, cfg *settings.Values, data string) (glance, func(), er
 		if err != nil {
 			return program.Result{}, 0, err
 		}
-		return program.ResultOf(message.Of(st), func(p *term.Page) error { return showStatus(p, st) }), fleetHealth(st),
+		return program.ResultOf(message.Of(st), func(p *term.Page) error { return showStatus(p, st) }), summary.Health(st),
 			nil
 	}, l.Close, nil
 }
@@ -153,26 +153,6 @@ func watchStatus(ctx context.Context, c *program.CLI, look glance) error {
 		case <-time.After(c.Env.WatchEvery):
 		}
 	}
-}
-
-// fleetHealth says how a fleet is, as an exit status.
-func fleetHealth(st *fealtyv1.GetStatusResponse) errcode.Exit {
-	health := errcode.ExitOK
-	for _, f := range st.GetFindings() {
-		switch f.GetSeverity() {
-		case "critical":
-			return errcode.ExitUnhealthy
-		case "warning":
-			health = errcode.ExitDegraded
-		}
-	}
-	if st.GetPhase() != "ready" {
-		return errcode.ExitUnhealthy
-	}
-	if len(summary.VerdictOf(st).GetUnknown()) > 0 {
-		health = errcode.ExitDegraded
-	}
-	return health
 }
 
 // showStatus draws the page of a fleet: the verdict in one line, what needs somebody, causes

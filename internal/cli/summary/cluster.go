@@ -65,9 +65,10 @@ func ClusterFacts(st *fealtyv1.GetStatusResponse, now time.Time, wide bool) term
 	return f
 }
 
+const clock = "the clock of the coordinator that noted it was ahead"
+
 // addUpkeep says when the last backup was made, and since when enough shares are known to be good.
 func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
-	const clock = "the clock of the coordinator that noted it was ahead"
 	switch at := u.GetBackupAt(); {
 	case at != nil:
 		f.Add("last backup", humanize.Relative(at.AsTime(), now)+", to "+u.GetBackupBy())
@@ -76,8 +77,16 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 	default:
 		f.Paint("last backup", term.Amber, "never")
 	}
+	if drill := LastDrill(u, now); drill.Text != "" {
+		f.Paint("last drill", drill.Paint, drill.Text)
+	}
+}
+
+// LastDrill says since when as many shares of the seed as are needed are known to be good. It is blank where keepers alone
+// own the seed: there is no share to look at.
+func LastDrill(u *fealtyv1.Upkeep, now time.Time) term.Cell {
 	if len(u.GetOwners()) == 0 {
-		return // keepers alone own the seed: there is no share to look at
+		return term.Txt("")
 	}
 	var at []time.Time
 	var never, ahead []string
@@ -101,14 +110,14 @@ func addUpkeep(f *term.Facts, u *fealtyv1.Upkeep, now time.Time) {
 	}
 	switch need := int(u.GetThreshold()); {
 	case len(at) == 0 && len(ahead) == 0:
-		f.Paint("last drill", term.Amber, "never")
+		return term.Painted(term.Amber, "never")
 	case len(at) == 0:
-		f.Paint("last drill", term.Amber, missing)
+		return term.Painted(term.Amber, missing)
 	case len(at) < need:
-		f.Paint("last drill", term.Amber, command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed",
+		return term.Painted(term.Amber, command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed",
 			humanize.Relative(at[0], now), len(at), need), "; ", missing))
 	default:
-		f.Add("last drill", command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed since then",
+		return term.Txt(command.JoinWords(fmt.Sprintf("%s, %d of %d shares that are needed since then",
 			humanize.Relative(at[need-1], now), need, need), "; ", missing))
 	}
 }

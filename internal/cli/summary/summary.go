@@ -34,6 +34,26 @@ func VerdictOf(st *fealtyv1.GetStatusResponse) *fealtyv1.Verdict {
 	return v
 }
 
+// Health says how a fleet is, as an exit status.
+func Health(st *fealtyv1.GetStatusResponse) errcode.Exit {
+	health := errcode.ExitOK
+	for _, f := range st.GetFindings() {
+		switch f.GetSeverity() {
+		case "critical":
+			return errcode.ExitUnhealthy
+		case "warning":
+			health = errcode.ExitDegraded
+		}
+	}
+	if st.GetPhase() != "ready" {
+		return errcode.ExitUnhealthy
+	}
+	if len(VerdictOf(st).GetUnknown()) > 0 {
+		health = errcode.ExitDegraded
+	}
+	return health
+}
+
 // Sentence says in one line how the fleet is, and since when.
 func Sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	v := VerdictOf(st)

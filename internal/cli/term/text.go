@@ -109,7 +109,11 @@ func WrapCommands(s, program string, width int) []string {
 	if width <= 0 || Columns(s) <= width {
 		return []string{s}
 	}
-	var units []string // each is not broken
+	return fill(Units(s, program), width)
+}
+
+// Units takes a text apart into its words. A command of the program, from its name to the mark that ends it, is one unit.
+func Units(s, program string) (units []string) {
 	inside := false
 	for _, word := range strings.Fields(s) {
 		if inside {
@@ -119,7 +123,7 @@ func WrapCommands(s, program string, width int) []string {
 		}
 		inside = (inside || strings.TrimLeft(word, "`(") == program) && !strings.ContainsAny(word[len(word)-1:], ";,.:)`")
 	}
-	return fill(units, width)
+	return units
 }
 
 // fill puts units into lines of at most width columns; a longer one has a line of its own.
