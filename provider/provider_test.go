@@ -20,9 +20,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/pki/pkitest"
 	internalprovider "github.com/fealty-io/fealty/internal/provider"
 	"github.com/fealty-io/fealty/provider"
 	"github.com/fealty-io/fealty/test/wait"
@@ -486,6 +488,62 @@ func TestCallerGoesAway(t *testing.T) {
 type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7460} }
+
+// A provider that is stopped as it starts has not failed, wherever it was: before it listed its machines, or as its
+// gate and it heard of the end at once.
+func TestStoppedAsItStarts(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]credential.Source{"without TLS": nil,
+		"over TLS": exampleSource(pkitest.NewAuthority(t, "prod.example"), identity.Provider, "p")} {
+		for _, when := range []string{"before", "in List", "in Accept"} {
+			for range 20 { // what a select takes is a matter of luck
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				at := &stops{rack: newRack(1), Listener: l}
+				switch when {
+				case "before":
+					stop()
+				case "in List":
+					at.list = stop
+				case "in Accept":
+					at.accept = stop
+				}
+				if err := provider.Serve(ctx, at, provider.Config{Machines: at, Marks: inMemory(), Source: source,
+					Insecure: source == nil, Log: quiet()}); err != nil {
+					t.Fatalf("%s, stopped %s: %v", name, when, err)
+				}
+				stop()
+			}
+		}
+	}
+}
+
+// stops are machines and a listener whose provider is stopped as it asks them.
+type stops struct {
+	*rack
+	net.Listener
+	list, accept func()
+}
+
+func (s *stops) List(ctx context.Context) ([]provider.Machine, error) {
+	if s.list != nil {
+		s.list()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return s.rack.List(ctx)
+}
+
+func (s *stops) Accept() (net.Conn, error) {
+	if s.accept != nil {
+		s.accept()
+	}
+	return s.Listener.Accept()
+}
 
 // Without TLS nobody is served from elsewhere, and nobody dials elsewhere.
 func TestInsecureIsLocal(t *testing.T) {

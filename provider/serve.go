@@ -94,7 +94,9 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 	_, _ = rand.Read(life[:]) // never fails (crypto/rand)
 	s := &service{cfg: cfg, gate: fence.NewGate(cfg.Marks, 0), view: newView(hex.EncodeToString(life[:])),
 		reading: make(chan struct{}, 1), calls: make(map[string]int)}
-	if err := s.refresh(ctx); err != nil {
+	if err := s.refresh(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	return s.serve(ctx, l)
@@ -129,8 +131,11 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 	go func() { served <- server.Serve(l) }()
 	select {
 	case err := <-served:
-		server.Stop()
-		return fmt.Errorf("provider: serve on %s: %w", l.Addr(), err)
+		if ctx.Err() == nil {
+			server.Stop()
+			return fmt.Errorf("provider: serve on %s: %w", l.Addr(), err)
+		}
+		served <- nil // the gate heard first that ctx ended, and closed the listener
 	case <-ctx.Done():
 	}
 	late := time.AfterFunc(stopAfter, server.Stop)

@@ -428,9 +428,12 @@ func (r *running) serve(ctx context.Context) error {
 	r.cfg.Log.Info("the shard serves operators", "address", r.cfg.Listener.Addr().String())
 	select {
 	case err := <-served:
-		server.Stop()
-		r.sessions.Wait()
-		return fmt.Errorf("serve operators on %s: %w", r.cfg.Listener.Addr(), err)
+		if ctx.Err() == nil {
+			server.Stop()
+			r.sessions.Wait()
+			return fmt.Errorf("serve operators on %s: %w", r.cfg.Listener.Addr(), err)
+		}
+		served <- nil // the gate heard first that ctx ended, and closed the listener
 	case <-ctx.Done():
 	}
 	server.Stop() // sessions have no end of their own
