@@ -454,7 +454,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			c.Close()
 		}
 	}()
-	goleak.VerifyNone(t, ignore)
+	wait.UntilNil(t, "every goroutine has ended", func() error { return goleak.Find(ignore) })
 }
 
 // logs collects what is logged, as text and as JSON.
