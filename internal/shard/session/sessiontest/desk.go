@@ -3,6 +3,7 @@ package sessiontest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -127,7 +128,7 @@ func Serve(desk *Desk, at string) (addr string, stop func(), err error) {
 	go func() { served <- server.Serve(l) }()
 	return l.Addr().String(), func() {
 		server.Stop()
-		if err := <-served; err != nil {
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
 			slog.Error("a desk was not served to its end", "err", err)
 		}
 		sessions.Wait()
