@@ -30,9 +30,12 @@ func Waits(t *testing.T, in string, alive func(), owner any, locks ...string) {
 			waits := func(stack string) bool {
 				return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, in)
 			}
-			each := strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n")
-			if slices.ContainsFunc(each, waits) {
+			n := runtime.Stack(stacks, true)
+			if slices.ContainsFunc(strings.Split(string(stacks[:n]), "\n\n"), waits) {
 				break
+			}
+			if n == len(stacks) { // more goroutines run than there is room for
+				stacks = make([]byte, 2*n)
 			}
 		}
 		l.Unlock()
