@@ -184,7 +184,7 @@ func address(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // patience is how long a script waits for a process, on a machine that is busy.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // serve SOCKET waits until somebody serves on a unix socket.
 func serve(ts *testscript.TestScript, neg bool, args []string) {

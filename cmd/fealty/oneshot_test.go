@@ -91,7 +91,7 @@ func (c *commandLines) status(ts *testscript.TestScript, args []string) (exit in
 		// A command that hangs ends before the tests are ended without a word.
 		ctx, cancel := context.WithCancel(context.Background())
 		if end, bounded := c.t.Deadline(); bounded {
-			ctx, cancel = context.WithDeadline(ctx, end.Add(-patience/6))
+			ctx, cancel = context.WithDeadline(ctx, end.Add(-10*time.Second))
 		}
 		defer cancel()
 		var out, errs bytes.Buffer
