@@ -709,8 +709,8 @@ func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
 	})
 }
 
-// AwaitLimit bounds every wait of a dev cluster.
-const AwaitLimit = time.Minute
+// AwaitLimit bounds every wait of a dev cluster, on a machine that does other work.
+const AwaitLimit = 2 * time.Minute
 
 // Await asks ok until it says yes, a part fails, or the time is over.
 func (c *Cluster) Await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {

@@ -14,16 +14,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/dev/cluster"
 	"github.com/fealty-io/fealty/internal/dev/process"
 	"github.com/fealty-io/fealty/internal/node/client"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/mesh"
 )
-
-// endsWithin is how long a banned member's connection may stand once the ban was acknowledged. It
-// is three times the 5 seconds that are promised: the step is also a test, on machines with other
-// work, and says how long it took.
-const endsWithin = 15 * time.Second
 
 // wire is the one TCP connection of a client.
 type wire struct {
@@ -132,8 +128,8 @@ func (e *edges) revokedConnection(ctx context.Context) (string, error) {
 	acknowledged := time.Now()
 	select {
 	case <-open[0].ended:
-	case <-time.After(endsWithin):
-		return "", fmt.Errorf("%s after the ban was acknowledged the connection stands", endsWithin)
+	case <-time.After(cluster.AwaitLimit): // 5 seconds are promised; the step says how long it took, on a machine with other work
+		return "", fmt.Errorf("%s after the ban was acknowledged the connection stands", cluster.AwaitLimit)
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
