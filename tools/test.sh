@@ -10,7 +10,7 @@
 #   IN             packages to test (default ./...)
 #   TEST           the test to run, as TestX or TestX/sub; nothing is fuzzed then
 #   SEED           what random courses begin with (default: 1, and another one each night)
-#   TEST_TIMEOUT   longest time for one package's tests (default 10m, and 8h in the night)
+#   TEST_TIMEOUT   longest time for one package's tests (default 30m, and 8h in the night): the end of one that hangs
 #   TEST_PARALLEL  how many tests of a package run at once (default: twice the processors, since most wait)
 #   TEST_MEMORY    folder in memory for files of tests (default /dev/shm if there is room; empty: none)
 set -euo pipefail
@@ -21,7 +21,7 @@ processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 if [ "$lane" = nightly ]; then
   seed=${SEED:-$((RANDOM * 32768 + RANDOM))} longest=8h
 else
-  seed=${SEED:-1} longest=10m
+  seed=${SEED:-1} longest=30m
 fi
 echo "test: the $lane lane, seed $seed"
 # rapid, which checks properties, begins with the same seed.
