@@ -537,7 +537,7 @@ func TestWallClocksElectNobody(t *testing.T) {
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
 	all := coordinatortest.CoordinatorsWith(t, nil,
 		func(cfg *coordinator.Config) {
-			cfg.Timing.Lease, cfg.Timing.Beat = 4*election.DefaultLease, election.DefaultBeat
+			cfg.Timing.Lease, cfg.Timing.Beat = 10*election.DefaultLease, election.DefaultBeat
 		})
 	leader, term, others := coordinatortest.AwaitLeader(t, all...)
 	stands := func(when string) {
