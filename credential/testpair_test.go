@@ -50,7 +50,7 @@ func shake(tb testing.TB, server, client *tls.Config) outcome {
 		tb.Fatal(err)
 	}
 	defer ln.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 
 	var out outcome

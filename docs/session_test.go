@@ -93,9 +93,9 @@ const (
 )
 
 const (
-	blockTimeout = 3 * time.Minute // one block, which may build a program, and one wait for what runs in the background
+	blockTimeout = 6 * time.Minute // one block, which may build a program, and one wait for what runs in the background
 	nightTimeout = time.Hour       // the same, of a page that is run at night: it may make a release
-	stopTimeout  = 20 * time.Second
+	stopTimeout  = 2 * time.Minute
 )
 
 // TestMain also serves as the programs that pages use and a machine may lack.

@@ -111,14 +111,14 @@ func TestCanaryErrorTypes(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				c.SetDeadline(time.Now().Add(20 * time.Second))
+				c.SetDeadline(time.Now().Add(2 * time.Minute))
 				their <- tc.server(c)
 			})
 			raw, err := net.Dial("tcp", ln.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw.SetDeadline(time.Now().Add(20 * time.Second))
+			raw.SetDeadline(time.Now().Add(2 * time.Minute))
 			c := tls.Client(raw, tc.client)
 			if err := c.Handshake(); !tc.handshake(err) {
 				t.Errorf("handshake: %T %v", err, err)

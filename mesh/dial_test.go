@@ -44,7 +44,7 @@ func listener(tb testing.TB, handle func(net.Conn)) string {
 			}
 			wg.Go(func() {
 				defer c.Close()
-				c.SetDeadline(time.Now().Add(30 * time.Second))
+				c.SetDeadline(time.Now().Add(2 * time.Minute))
 				handle(c)
 			})
 		}
@@ -260,7 +260,7 @@ func TestServerSideReasons(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.SetDeadline(time.Now().Add(20 * time.Second))
+			c.SetDeadline(time.Now().Add(2 * time.Minute))
 			tc.client(c)
 			e := receive(t, s.failures, "the server's account")
 			c.Close()
@@ -630,7 +630,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	c := dial(t, "several:///x", credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator),
 		mesh.Options{GRPC: []grpc.DialOption{grpc.WithResolvers(names)}})
 	ask := func(text string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		return c.Invoke(ctx, whoMethod, wrapperspb.Bytes([]byte(text)), &wrapperspb.BytesValue{})
 	}

@@ -688,7 +688,7 @@ func TestMaxConns(t *testing.T) {
 	// Places are given back, both sorts.
 	patiently := func(c *mesh.Conn) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		if err := c.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
 			t.Fatalf("after a slot became free: %v", err)

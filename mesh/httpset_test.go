@@ -50,7 +50,7 @@ func (l wrongListener) Accept() (net.Conn, error) {
 		}
 		go func() {
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(30 * time.Second))
+			c.SetDeadline(time.Now().Add(2 * time.Minute))
 			(*wrong)(c)
 		}()
 	}

@@ -73,8 +73,8 @@ func TestListenMembers(t *testing.T) {
 		stranger, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true, //nolint:gosec // a stranger
 			NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13})
 		if err == nil {
-			_ = stranger.SetDeadline(time.Now().Add(30 * time.Second)) // it is open
-			_, err = io.ReadAll(stranger)                              // until it is closed
+			_ = stranger.SetDeadline(time.Now().Add(2 * time.Minute)) // it is open
+			_, err = io.ReadAll(stranger)                             // until it is closed
 			stranger.Close()
 		}
 		if netErr := net.Error(nil); errors.As(err, &netErr) && netErr.Timeout() {

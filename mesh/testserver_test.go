@@ -231,7 +231,7 @@ func dial(tb testing.TB, target string, src credential.Source, expect credential
 
 func who(tb testing.TB, c grpc.ClientConnInterface, opts ...grpc.CallOption) (string, error) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var out wrapperspb.BytesValue
 	err := c.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &out, opts...)

@@ -47,7 +47,7 @@ func (c spotCredentials) Clone() credentials.TransportCredentials { return c }
 func (c spotCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c.at.shaken.Add(1)
 	if wrong := c.at.wrong.Load(); wrong != nil {
-		raw.SetDeadline(time.Now().Add(30 * time.Second))
+		raw.SetDeadline(time.Now().Add(2 * time.Minute))
 		(*wrong)(raw)
 		raw.Close()
 		return nil, nil, credentials.ErrConnDispatched

@@ -92,7 +92,7 @@ func TestPeerDirectory(t *testing.T) {
 	pool := a.NewPool()
 	defer pool.Close()
 	check := func(conn grpc.ClientConnInterface) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 		return err

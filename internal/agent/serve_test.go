@@ -103,7 +103,7 @@ func TestRenewIdentity(t *testing.T) {
 	}
 	// A person's wish does not wait for the pause that follows a refusal.
 	f.Do(func() { f.Faults.RefuseRenew = nil })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := client.RenewIdentity(ctx, &fealtyv1.RenewIdentityRequest{}); err != nil {
 		t.Error(err)

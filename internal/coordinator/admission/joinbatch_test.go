@@ -123,7 +123,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	d.Faults.Disarm("join.after-commit")
 	for range 7 {
 		a := coordinatortest.AttemptAt(d, d.C, tok)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), coordinatortest.LeadPatience)
 		_, err := d.C.Parts().Admission.Join(ctx, a.Challenge, a.Request)
 		cancel()
 		coordinatortest.WantOnly(t, "a join beside one that is certified", err, "")

@@ -563,7 +563,7 @@ func TestGetAudit(t *testing.T) {
 	}
 
 	// New entries come once, in the order of the commits.
-	ctx, cancel := context.WithTimeout(f.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(f.Context(), coordinatortest.LeadPatience)
 	defer cancel()
 	stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(ctx,
 		&fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})

@@ -94,7 +94,7 @@ func (f *Fleet) AwaitHead(g *Fleet) {
 // the state of the first.
 func AwaitSameHead(t testing.TB, a, b *Fleet) *authority.State {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
+	deadline := time.NewTimer(LeadPatience)
 	defer deadline.Stop()
 	for {
 		newsA, newsB := a.C.Parts().Head.Changed(), b.C.Parts().Head.Changed()
@@ -115,7 +115,7 @@ func AwaitSameHead(t testing.TB, a, b *Fleet) *authority.State {
 // AwaitState waits until the coordinator is in a state that want takes.
 func (f *Fleet) AwaitState(what string, want func(*authority.State) bool) {
 	f.T.Helper()
-	deadline := time.NewTimer(time.Minute)
+	deadline := time.NewTimer(LeadPatience)
 	defer deadline.Stop()
 	for {
 		changed := f.C.Parts().Head.Changed()

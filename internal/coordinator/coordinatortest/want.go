@@ -41,7 +41,7 @@ func WantOnly(t *testing.T, what string, err error, code errcode.Code) {
 
 // LeadPatience is how long tests wait for what is to happen, on a machine as busy as it
 // may be.
-const LeadPatience = time.Minute
+const LeadPatience = 2 * time.Minute
 
 // FormOf returns the form in which text holds secret, or "".
 func FormOf(text, secret []byte) string {

@@ -45,8 +45,8 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
-// patience is how long a server may take to start or to end.
-const patience = time.Minute
+// patience is how long a server may take to start or to end, on a machine that is busy.
+const patience = 3 * time.Minute
 
 // Options say what servers to run.
 type Options struct {
@@ -284,7 +284,7 @@ func (m *Member) ask() error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 	if grpcstatus.Convert(err).Message() == grpcstatus.Convert(rpctypes.ErrGRPCUserEmpty).Message() {

@@ -49,8 +49,8 @@ import (
 	"github.com/fealty-io/fealty/internal/platform/freeport"
 )
 
-// patience is how long a server may take to start or to end.
-const patience = time.Minute
+// patience is how long a server may take to start or to end, on a machine that is busy.
+const patience = 3 * time.Minute
 
 // User is the superuser of every server. It needs the password on the loopback
 // port, and none on the socket.
@@ -604,7 +604,7 @@ func attachments(id string) (int, error) {
 	return 0, nil
 }
 
-// until waits for what has to come, a minute at most.
+// until waits for what has to come, for as long as patience lasts.
 func until(otherwise string, is func() (bool, error)) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if done, err := is(); done || err != nil {
