@@ -107,7 +107,13 @@ type Shard struct {
 	tallies map[string][]*scheduler.Tally // of each tenant; guarded by mu
 	quotas  map[scheduler.Quota]int       // of the last cycle, never changed; guarded by mu
 	last    Report                        // guarded by mu
-	changed chan struct{}                 // closed when the next cycle is over; guarded by mu
+
+	demand   map[string][]scheduler.DemandRow // of the last cycle, never changed; guarded by mu
+	lacking  since[scheduler.Quota]           // tenants and profiles that lack machines; never changed; guarded by mu
+	held     since[string]                    // tenants whose roll-ups are held; never changed; guarded by mu
+	pausedAt time.Time                        // zero: it is not; guarded by mu
+
+	changed chan struct{} // closed when the next cycle is over; guarded by mu
 }
 
 // New returns a shard. It starts nothing.
@@ -255,7 +261,11 @@ func (s *Shard) Last() Report {
 // Report is what happened in one cycle.
 type Report struct {
 	At       time.Time
+	Took     time.Duration
+	Problem  error // why it was not gone through with; nil: it was
 	Machines map[scheduler.State]int
+	// Profiles counts the machines of each profile.
+	Profiles map[string]map[scheduler.State]int
 	// Providers are those whose machines were left alone, and why.
 	Providers map[string]error
 	Paused    bool

@@ -16,14 +16,21 @@ import (
 //
 // Errors: that of the journal, and nothing was executed that is not in it; what fenced the
 // process, in this cycle or before: it does nothing any more.
-func (s *Shard) Step(ctx context.Context) (Report, error) {
+func (s *Shard) Step(ctx context.Context) (report Report, err error) {
 	if err := s.pool.Err(); err != nil {
 		return Report{}, err
 	}
-	report := Report{At: s.cfg.Now(), Paused: s.paused.Load()}
+	report = Report{At: s.cfg.Now(), Paused: s.paused.Load()}
 	defer func() {
+		report.Took, report.Problem = max(0, s.cfg.Now().Sub(report.At)), err
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		switch {
+		case !report.Paused:
+			s.pausedAt = time.Time{}
+		case s.pausedAt.IsZero():
+			s.pausedAt = report.At
+		}
 		s.book.Cycle() // with the lock, as [Shard.Changed] promises
 		s.last = report
 		close(s.changed)
@@ -192,10 +199,14 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 		facts.Reported[tenant] = true
 	}
 	holds := s.pool.Holds(report.At)
-	report.Machines = make(map[scheduler.State]int)
+	report.Machines, report.Profiles = make(map[scheduler.State]int), make(map[string]map[scheduler.State]int)
 	tally := scheduler.NewTallies()
 	for m := range s.inventory.All() {
 		report.Machines[m.State]++
+		if report.Profiles[m.Profile] == nil {
+			report.Profiles[m.Profile] = make(map[scheduler.State]int)
+		}
+		report.Profiles[m.Profile][m.State]++
 		switch m.State {
 		case scheduler.Idle:
 			facts.Idle++
@@ -224,7 +235,7 @@ func (s *Shard) look(report *Report) (scheduler.Input, scheduler.Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Together: a roll-up is judged by what its tenant has.
-	s.tallies, s.ready, s.quotas = tallies, ready, in.Quotas
+	s.noteLocked(report.At, &in, tallies, ready)
 	return in, facts
 }
 

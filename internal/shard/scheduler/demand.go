@@ -271,6 +271,18 @@ func (b *DemandBook) Of(name string) (rows []DemandRow, known bool) {
 	return nil, false
 }
 
+// Holding returns the tenants whose newest roll-up is held, in no order.
+func (b *DemandBook) Holding() (tenants []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, t := range b.tenants {
+		if t.waits {
+			tenants = append(tenants, name)
+		}
+	}
+	return tenants
+}
+
 // Standing is what is known of one tenant.
 type Standing struct {
 	// Key is that of the newest roll-up, held or not; zero if there was none since the process
