@@ -43,7 +43,9 @@ func oneShot(args []string) bool {
 		return true
 	}
 	switch word := append(slices.Clone(args), "", ""); word[0] {
-	case "agent", "coordinator", "shard", "provider":
+	case "shard":
+		return word[1] == "list" || word[1] == "show"
+	case "agent", "coordinator", "provider":
 		return false
 	case "dev":
 		return word[1] == "break" || word[1] == "heal"

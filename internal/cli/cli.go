@@ -138,7 +138,9 @@ node may do, and what happens when the control plane is gone.`,
 	}
 	conformance := conformanceCommand(c)
 	conformance.AddCommand(own(actuation.Conformance()))
-	add("processes", dev.Command(c), server.Coordinator(c), server.Agent(c), own(actuation.Shard()),
+	shard := own(actuation.Shard())
+	shard.AddCommand(program.Below(c, actuation.ShardReports())...)
+	add("processes", dev.Command(c), server.Coordinator(c), server.Agent(c), shard,
 		program.Group("provider", actuation.Short, append(program.Below(c, actuation.Providers()),
 			own(actuation.Process()))...))
 	add("node", identity.Command(c), identity.Leave(c), identity.Login(c), identity.Whoami(c), identity.Contexts(c),

@@ -104,7 +104,8 @@ func TestShowBesideMember(t *testing.T) {
 // What status finds of shards and of owners of domains is a warning of status and of check, with its
 // code and what to do.
 func TestFindingsOfFencing(t *testing.T) {
-	for _, code := range []errcode.Code{errcode.ShardPaused, errcode.ShardFenced, errcode.DomainOwnerGone,
+	for _, code := range []errcode.Code{errcode.ShardPaused, errcode.ShardFenced, errcode.ShardSilent, errcode.ShardShort,
+		errcode.ShardHolds, errcode.DomainOwnerGone,
 		errcode.DomainOwnerSilent, errcode.DomainMoving} {
 		c := &clitest.Answering{Status: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example",
 			Findings: []*fealtyv1.Finding{{Code: string(code), Severity: "warning", Summary: "something of shard/eu-1",

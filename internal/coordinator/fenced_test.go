@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
@@ -66,6 +68,8 @@ func TestZombieIsServedNothing(t *testing.T) {
 		"InstructionService.AcknowledgeInstruction": &fealtyv1.AcknowledgeInstructionRequest{Name: "eu-1", Id: "x",
 			Outcome: fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_DONE},
 		"RegistryService.PollPlan": &fealtyv1.PollPlanRequest{Name: "eu-1"},
+		"ShardReportService.ReportShard": &fealtyv1.ReportShardRequest{Name: "eu-1",
+			Report: &fealtyv1.ShardReport{Number: 1, Every: durationpb.New(time.Second)}},
 		"JournalService.KeepJournal": &fealtyv1.KeepJournalRequest{Chain: fmt.Sprintf("%s/%020d-00000001",
 			auditlog.WriterOf(n.ID.String()), f.Clock().UnixNano())},
 	}

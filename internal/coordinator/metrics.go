@@ -101,4 +101,5 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.parts.Fencing.Grants.RegisterMetrics(reg)
 	c.parts.Fencing.Domains.RegisterMetrics(reg)
 	c.parts.Fencing.Incidents.RegisterMetrics(reg)
+	c.parts.Fencing.Shards.RegisterMetrics(reg)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/actuation/incidents"
 	"github.com/fealty-io/fealty/internal/coordinator/actuation/instructions"
 	"github.com/fealty-io/fealty/internal/coordinator/actuation/registry"
+	"github.com/fealty-io/fealty/internal/coordinator/actuation/shards"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/audit/buffer"
@@ -107,6 +108,7 @@ type Fencing struct {
 	Registry     *registry.Registry
 	Journals     *audit.Journals
 	Incidents    *incidents.Incidents
+	Shards       *shards.Shards
 }
 
 // Moves are the parts that move the head, one change at a time.
@@ -298,6 +300,8 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Grants: r.Fencing.Grants, Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
 		Now: c.now})
+	r.Fencing.Shards = shards.New(shards.Config{Head: r.Head, Peers: r.Peers,
+		Asking: asking(cfg.Rates.perPoller(), "reports"), Grants: r.Fencing.Grants, Incidents: r.Fencing.Incidents, Now: c.now})
 	r.Membership.SetBeside(r.Fencing.Incidents, r.Fencing.Domains)
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,

@@ -305,6 +305,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"InstructionService.Instruct", "nothing: it is the same one by its id", nil},
 		{"InstructionService.AcknowledgeInstruction", "nothing: it ended", nil},
 		{"InstructionService.PollInstructions", gone, nil},
+		{"ShardReportService.ReportShard", "nothing: it has the number of the report before", nil},
 		{"WorkloadService.CertifyWorkloads", "another certificate: none is recorded", nil},
 		{"WorkloadService.SignTokens", "another token: none is recorded", nil},
 		{"WorkloadService.TokenKeys", "the same keys", nil},

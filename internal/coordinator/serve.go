@@ -163,6 +163,7 @@ func Services() []string {
 		fealtyv1.JournalService_ServiceDesc.ServiceName,
 		fealtyv1.GrantService_ServiceDesc.ServiceName,
 		fealtyv1.IncidentService_ServiceDesc.ServiceName,
+		fealtyv1.ShardReportService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
@@ -242,6 +243,7 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.parts.Fencing.Instructions.RegisterServices(to)
 	c.parts.Fencing.Journals.RegisterServices(to)
 	c.parts.Fencing.Incidents.RegisterServices(to)
+	c.parts.Fencing.Shards.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, c.parts.Shown.Status)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/pki/enterprise"
+	"github.com/fealty-io/fealty/internal/platform/humanize"
 	"github.com/fealty-io/fealty/internal/platform/ratelimit"
 )
 
@@ -365,7 +366,8 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	if b := st.GetBaseline(); b.GetState() == string(peer.NotMet) {
 		out = append(out, finding.New(errcode.MemberBaseline, baselineFields(b, entry)...))
 	}
-	var expired, silent, stale, clocks, paused []finding.Case
+	var expired, silent, stale, clocks []finding.Case
+	var shards shardCases
 	var logs []*fealtyv1.Member
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
@@ -385,10 +387,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		if since := live.GetStaleSince(); live.GetConnected() && since != nil && now.Sub(since.AsTime()) >= staleAfter {
 			stale = append(stale, finding.Case{Member: path, Value: since.AsTime().UTC().Format(time.RFC3339)})
 		}
-		if p := live.GetProcess(); p.GetPaused() && !m.GetBanned() && now.Sub(p.GetLastCall().AsTime()) <= peer.SilentAfter {
-			paused = append(paused, finding.Case{Member: path, Value: "and said so last at " +
-				p.GetLastCall().AsTime().UTC().Format(time.RFC3339)})
-		}
+		shards.add(m, now, len(st.GetContacts().GetUnanswered()) == 0)
 		if d := live.GetClockBehind(); live.GetConnected() && d != nil {
 			clocks = append(clocks, finding.Case{Member: path, Value: d.AsDuration().Round(time.Second).String()})
 		}
@@ -400,10 +399,74 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	out = append(out, finding.Fold(errcode.MemberSilent, "since", silent)...)
 	out = append(out, finding.Fold(errcode.MemberStale, "since", stale)...)
 	out = append(out, finding.Fold(errcode.MemberClock, "behind", clocks)...)
-	out = append(out, finding.Fold(errcode.ShardPaused, "said", paused)...)
+	out = append(out, shards.findings()...)
 	out = append(out, lostLogs(logs)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 	return out
+}
+
+// How long something may last at a shard before it is told: a machine that is made takes a while, and a roll-up that is
+// meant is reported three times.
+const (
+	shortAfter = 5 * time.Minute
+	heldAfter  = time.Minute
+)
+
+// shardCases is what is found of shards, as their processes say it.
+type shardCases struct{ paused, silent, short, held []finding.Case }
+
+// add looks at what the process of a member says. That nothing is heard of it is told where everybody was asked, and once:
+// of one that owns domains and does not even ask what it owns, the domains say so.
+func (c *shardCases) add(m *fealtyv1.Member, now time.Time, answered bool) {
+	p, path := m.GetLive().GetProcess(), m.GetKind()+"/"+m.GetName()
+	r, calls := p.GetReport(), now.Sub(p.GetLastCall().AsTime()) <= peer.SilentAfter
+	age := p.GetReportAge().AsDuration()
+	if m.GetBanned() || p == nil {
+		return
+	}
+	if p.GetPaused() && calls {
+		words := "and said so last at " + p.GetLastCall().AsTime().UTC().Format(time.RFC3339)
+		if by := pausedBy(r); by != "" && age <= peer.SilentAfter {
+			words = by + ", for " + humanize.Span(r.GetPausedFor().AsDuration()+age) + " now, " + words
+		}
+		c.paused = append(c.paused, finding.Case{Member: path, Value: words})
+	}
+	switch {
+	case r == nil:
+	case age > peer.SilentAfter:
+		if answered && m.GetState() == record.Active && now.Before(m.GetSvidNotAfter().AsTime()) &&
+			(calls || len(m.GetDomains()) == 0) {
+			c.silent = append(c.silent, finding.Case{Member: path, Value: humanize.Span(age)})
+		}
+	case r.GetPausedFor() != nil: // what it does not do says nothing
+	default:
+		if d := r.GetShortFor(); d != nil && d.AsDuration() >= shortAfter {
+			c.short = append(c.short, finding.Case{Member: path, Value: r.GetShortOf() + ", the first for " +
+				humanize.Span(d.AsDuration())})
+		}
+		if d := r.GetHeldFor(); d != nil && d.AsDuration() >= heldAfter {
+			c.held = append(c.held, finding.Case{Member: path, Value: r.GetHeldOf() + ", the first for " +
+				humanize.Span(d.AsDuration())})
+		}
+	}
+}
+
+// pausedBy says who had a shard pause; "" if it does not say.
+func pausedBy(r *fealtyv1.ShardReport) string {
+	switch {
+	case r.GetPausedByFlag() && r.GetPausedByInstruction():
+		return "by --actuation-paused and by an instruction"
+	case r.GetPausedByFlag():
+		return "by --actuation-paused"
+	case r.GetPausedByInstruction():
+		return "by an instruction"
+	}
+	return ""
+}
+
+func (c *shardCases) findings() []*fealtyv1.Finding {
+	return slices.Concat(finding.Fold(errcode.ShardPaused, "said", c.paused), finding.Fold(errcode.ShardSilent, "since", c.silent),
+		finding.Fold(errcode.ShardShort, "of", c.short), finding.Fold(errcode.ShardHolds, "of", c.held))
 }
 
 // lostLogs makes a finding of each member that says that its log is lost, or a single one if

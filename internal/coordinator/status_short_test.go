@@ -36,6 +36,7 @@ type drawnMember struct {
 	stream         string // "", "open", "closed", "polls"
 	reports        []drawnReport
 	called, paused bool
+	short, held    time.Duration // what its process reports; 0: nothing of that
 }
 
 // drawnReport is what a member says; the last one is of now, and each one before it of a minute earlier.
@@ -66,6 +67,8 @@ func drawMember(r *rapid.T) (m drawnMember) {
 		})
 	}
 	m.called, m.paused = rapid.Bool().Draw(r, "called"), rapid.IntRange(0, 3).Draw(r, "paused") == 0
+	m.short = rapid.SampledFrom([]time.Duration{0, 0, time.Minute, time.Hour}).Draw(r, "short")
+	m.held = rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(r, "held")
 	return m
 }
 
@@ -99,6 +102,10 @@ func (m drawnMember) enter(t coordinatortest.TB, d *coordinatortest.Desk, name s
 		if m.called {
 			live.Called(id, fence.Epoch(1<<32|1), "", d.Clock())
 			live.SaysPaused(id, m.paused)
+			if m.short+m.held > 0 {
+				live.ShardReported(id, fence.Epoch(1<<32|1), "", &fealtyv1.ShardReport{Number: 1, Every: durationpb.New(time.Second),
+					ShortFor: durationpb.New(m.short), HeldFor: durationpb.New(m.held)})
+			}
 		}
 		switch m.stream {
 		case "polls":
@@ -135,7 +142,7 @@ func (m drawnMember) enter(t coordinatortest.TB, d *coordinatortest.Desk, name s
 
 // ofMembers are the codes of what is found of members one by one.
 var ofMembers = []errcode.Code{errcode.MemberBaseline, errcode.MemberExpired, errcode.MemberSilent, errcode.MemberStale,
-	errcode.MemberClock, errcode.ShardPaused, errcode.LogFailing, errcode.StoreClaimed}
+	errcode.MemberClock, errcode.ShardPaused, errcode.ShardShort, errcode.ShardHolds, errcode.LogFailing, errcode.StoreClaimed}
 
 // Of any fleet, the short form of the status finds and counts what the long one does, and what is found if every member is
 // looked at, whether it seems well or not; and it shows those members of the long one that need somebody, in their order.

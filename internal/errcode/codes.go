@@ -236,6 +236,9 @@ const (
 	DemandHeld     Code = "FE-P104"
 	DemandRefused  Code = "FE-P105"
 	DemandUnready  Code = "FE-P106"
+	ShardSilent    Code = "FE-P107"
+	ShardShort     Code = "FE-P108"
+	ShardHolds     Code = "FE-P109"
 )
 
 // Token.

@@ -21,7 +21,7 @@ var codeForm = regexp.MustCompile(`^FE-[A-Z][1-9][0-9]{2}$`)
 
 // commands are the first words after "fealty" that the product has; a page that
 // tells people to type another one is wrong.
-var commands = strings.Fields(`dev coordinator agent provider join login dashboard leave status check explain
+var commands = strings.Fields(`dev coordinator agent shard provider join login dashboard leave status check explain
 	manifest recover token member domain quota instruction demand config snapshot trust cert verify authz audit leader backup debug
 	conformance completion version --help COMMAND`)
 

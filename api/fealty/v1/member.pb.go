@@ -446,7 +446,12 @@ type Process struct {
 	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	LastCall *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_call,json=lastCall,proto3" json:"last_call,omitempty"`
 	// By its own word: it decides, and does nothing.
-	Paused        bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	// What a shard said last that it has and does; not set: it did not say, or is of a release that does
+	// not. Without its rows but where one member is asked for.
+	Report *ShardReport `protobuf:"bytes,5,opt,name=report,proto3" json:"report,omitempty"`
+	// How long ago a coordinator heard that, by a clock of that coordinator which nobody sets.
+	ReportAge     *durationpb.Duration `protobuf:"bytes,6,opt,name=report_age,json=reportAge,proto3" json:"report_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +512,20 @@ func (x *Process) GetPaused() bool {
 		return x.Paused
 	}
 	return false
+}
+
+func (x *Process) GetReport() *ShardReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+func (x *Process) GetReportAge() *durationpb.Duration {
+	if x != nil {
+		return x.ReportAge
+	}
+	return nil
 }
 
 // HeldVersion is a version that a member reported as active.
@@ -1647,7 +1666,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/domain.proto\x1a\x18fealty/v1/incident.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x06\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/domain.proto\x1a\x18fealty/v1/incident.proto\x1a\x1cfealty/v1/shard_report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1696,12 +1715,15 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"logProblem\x12F\n" +
 	"\x11log_problem_since\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flogProblemSince\x12\x1f\n" +
 	"\vlog_dropped\x18\x12 \x01(\x04R\n" +
-	"logDropped\"\x92\x01\n" +
+	"logDropped\"\xfc\x01\n" +
 	"\aProcess\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
 	"\tlast_call\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastCall\x12\x16\n" +
-	"\x06paused\x18\x04 \x01(\bR\x06paused\"\xb1\x01\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x12.\n" +
+	"\x06report\x18\x05 \x01(\v2\x16.fealty.v1.ShardReportR\x06report\x128\n" +
+	"\n" +
+	"report_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\treportAge\"\xb1\x01\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -1838,8 +1860,9 @@ var file_fealty_v1_member_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 	(*DegradedPeriod)(nil),        // 22: fealty.v1.DegradedPeriod
 	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*FencedProcess)(nil),         // 24: fealty.v1.FencedProcess
-	(*Domain)(nil),                // 25: fealty.v1.Domain
+	(*ShardReport)(nil),           // 24: fealty.v1.ShardReport
+	(*FencedProcess)(nil),         // 25: fealty.v1.FencedProcess
+	(*Domain)(nil),                // 26: fealty.v1.Domain
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
 	21, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
@@ -1856,40 +1879,42 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	2,  // 11: fealty.v1.Live.process:type_name -> fealty.v1.Process
 	21, // 12: fealty.v1.Live.log_problem_since:type_name -> google.protobuf.Timestamp
 	21, // 13: fealty.v1.Process.last_call:type_name -> google.protobuf.Timestamp
-	0,  // 14: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	21, // 15: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 16: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	21, // 17: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
-	24, // 18: fealty.v1.GetMemberResponse.fenced:type_name -> fealty.v1.FencedProcess
-	25, // 19: fealty.v1.GetMemberResponse.domains:type_name -> fealty.v1.Domain
-	0,  // 20: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 21: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 22: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 23: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 24: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	18, // 25: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
-	23, // 26: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	4,  // 27: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	6,  // 28: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	8,  // 29: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	10, // 30: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	12, // 31: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	14, // 32: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	16, // 33: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	19, // 34: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	5,  // 35: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	7,  // 36: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	9,  // 37: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	11, // 38: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	13, // 39: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	15, // 40: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	17, // 41: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	20, // 42: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	35, // [35:43] is the sub-list for method output_type
-	27, // [27:35] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	24, // 14: fealty.v1.Process.report:type_name -> fealty.v1.ShardReport
+	23, // 15: fealty.v1.Process.report_age:type_name -> google.protobuf.Duration
+	0,  // 16: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	21, // 17: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 18: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	21, // 19: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	25, // 20: fealty.v1.GetMemberResponse.fenced:type_name -> fealty.v1.FencedProcess
+	26, // 21: fealty.v1.GetMemberResponse.domains:type_name -> fealty.v1.Domain
+	0,  // 22: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 23: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 24: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 25: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 26: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	18, // 27: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	23, // 28: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	4,  // 29: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	6,  // 30: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	8,  // 31: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	10, // 32: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	12, // 33: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	14, // 34: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	16, // 35: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	19, // 36: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	5,  // 37: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	7,  // 38: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	9,  // 39: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	11, // 40: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	13, // 41: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	15, // 42: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	17, // 43: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	20, // 44: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	37, // [37:45] is the sub-list for method output_type
+	29, // [29:37] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1901,6 +1926,7 @@ func file_fealty_v1_member_proto_init() {
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_domain_proto_init()
 	file_fealty_v1_incident_proto_init()
+	file_fealty_v1_shard_report_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

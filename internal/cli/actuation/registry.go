@@ -175,7 +175,7 @@ quota by what each of them gave.`,
 					there = "those there are, are of " + strings.Join(others, ", ")
 				}
 				sh.Say("no quota is of profile %s yet: %s. Which profiles have machines, their providers say: "+
-					"fealty shard warns of a quota that none has", profile, there)
+					"the log of a shard warns of a quota that none has", profile, there)
 			}
 			takes := lowers(all.GetQuotas(), args[0], machines)
 			if takes && !c.dry {

@@ -101,7 +101,7 @@ func newShell(t *testing.T) *shell {
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	const ask = "Which profiles have machines, their providers say: fealty shard warns of a quota that none has"
+	const ask = "Which profiles have machines, their providers say: the log of a shard warns of a quota that none has"
 	const first, newProfile = "no quota is of profile web yet: there is none at all. " + ask, "no quota is of profile db/1 yet: those there are, are of web. " + ask
 	for _, tc := range []struct{ line, out, said, planned string }{
 		{"list", "QUOTA", "", ""},

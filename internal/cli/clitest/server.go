@@ -113,8 +113,8 @@ func (c *Answering) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv
 	return c.Node, nil
 }
 
-// Listen serves on a socket and returns its path, which is short enough for one.
-func (c *Answering) Listen(t testing.TB) string {
+// Listen serves on a socket and returns its path, which is short enough for one. also registers other services.
+func (c *Answering) Listen(t testing.TB, also ...func(*grpc.Server)) string {
 	t.Helper()
 	socket := filepath.Join(ShortDir(t), "agent.sock")
 	l, err := net.Listen("unix", socket)
@@ -137,6 +137,9 @@ func (c *Answering) Listen(t testing.TB) string {
 	fealtyv1.RegisterNodeServiceServer(srv, c)
 	fealtyv1.RegisterTrustServiceServer(srv, c)
 	fealtyv1.RegisterBackupServiceServer(srv, c)
+	for _, register := range also {
+		register(srv)
+	}
 	c.Srv = srv
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()

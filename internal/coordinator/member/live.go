@@ -32,11 +32,10 @@ func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.Live
 		if err != nil {
 			return errcode.New(errcode.RequestField, "field", "member", "problem", "it is not <kind>/<name>")
 		}
-		live := l.c.live.Message(id)
+		live := l.c.live.Whole(id)
 		if live == nil {
 			return nil
 		}
-		live.DegradedPeriods = l.c.live.DegradedPeriods(id)
 		return stream.Send(&fealtyv1.ListLiveResponse{Members: []*fealtyv1.LiveMember{{Member: path, Live: live}}})
 	}
 	for page := range slices.Chunk(l.c.live.All(), status.LivePage) {

@@ -77,13 +77,13 @@ func (m *Membership) memberMessage(s *authority.State, r record.Member,
 	return msg
 }
 
-// degradedPeriods returns when a member was in degraded mode, as the coordinator says that
-// hears of it.
-func (m *Membership) degradedPeriods(ctx context.Context, id identity.ID) []*fealtyv1.DegradedPeriod {
+// tellWhole adds to what is heard of a member what only who asks for one member is told, as the coordinators say that
+// hear of it.
+func (m *Membership) tellWhole(ctx context.Context, id identity.ID, of *fealtyv1.Live) {
 	path := string(id.Kind()) + "/" + id.Name()
-	own, other := m.live.Message(id), m.cfg.Peers.Live(path)
-	if other == nil || live.Newer(own, other) == own {
-		return m.live.DegradedPeriods(id)
+	whole, other := m.live.Whole(id), m.cfg.Peers.Live(path)
+	if other != nil && live.Newer(whole, other) != whole {
+		whole = live.Newer(whole, m.cfg.Peers.Whole(ctx, path, other))
 	}
-	return m.cfg.Peers.DegradedPeriods(ctx, path, other)
+	of.DegradedPeriods, of.Process = whole.GetDegradedPeriods(), whole.GetProcess()
 }

@@ -60,35 +60,40 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse,
 	error) {
-	s, err := m.c.cfg.Head.Ready()
+	return m.c.Get(ctx, req.GetKind(), req.GetName())
+}
+
+// Get returns one member, with all that is kept and heard of it.
+func (m *Membership) Get(ctx context.Context, kind, name string) (*fealtyv1.GetMemberResponse, error) {
+	s, err := m.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
-	id, err := memberID(s, req.GetKind(), req.GetName())
+	id, err := memberID(s, kind, name)
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := m.c.cfg.Head.Patience(ctx)
+	asking, cancel := m.cfg.Head.Patience(ctx)
 	defer cancel()
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
 	if authority.OutOfReach(ctx, asking, err) {
-		confirmed := m.c.cfg.Head.Confirmed()
-		err = m.c.cfg.Head.Degraded("read the member", err)
-		if _, err := m.c.cfg.Head.DegradedState("read the member", err); err != nil {
+		confirmed := m.cfg.Head.Confirmed()
+		err = m.cfg.Head.Degraded("read the member", err)
+		if _, err := m.cfg.Head.DegradedState("read the member", err); err != nil {
 			return nil, err
 		}
-		rec, ok := m.c.members.Find(string(id.Kind()) + "/" + id.Name())
+		rec, ok := m.members.Find(string(id.Kind()) + "/" + id.Name())
 		if !ok {
 			return nil, err // it may have joined since
 		}
-		out, since, err = m.c.memberMessage(s, rec, m.c.knownBan(s, rec)), timestamppb.New(confirmed), nil
+		out, since, err = m.memberMessage(s, rec, m.knownBan(s, rec)), timestamppb.New(confirmed), nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	resp := &fealtyv1.GetMemberResponse{Member: out, KnownAt: since}
-	for _, b := range m.c.beside {
+	for _, b := range m.beside {
 		if since != nil || b.AboutMember(asking, s, id, resp) != nil {
 			resp.Unknown = append(resp.Unknown, b.Unknown())
 		}
@@ -97,19 +102,19 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 }
 
 // recorded returns a member as the store has it.
-func (m memberServer) recorded(ctx context.Context, s *authority.State, id identity.ID) (*fealtyv1.Member, error) {
-	rec, err := m.c.member(ctx, s, string(id.Kind()), id.Name())
+func (m *Membership) recorded(ctx context.Context, s *authority.State, id identity.ID) (*fealtyv1.Member, error) {
+	rec, err := m.member(ctx, s, string(id.Kind()), id.Name())
 	if err != nil {
 		return nil, err
 	}
-	ban, err := m.c.shownBan(ctx, s, rec.Value)
+	ban, err := m.shownBan(ctx, s, rec.Value)
 	if err != nil {
-		return nil, m.c.cfg.Head.StoreError("read the ban of a member", err)
+		return nil, m.cfg.Head.StoreError("read the ban of a member", err)
 	}
-	m.c.cfg.Peers.Hear(ctx, s)
-	out := m.c.memberMessage(s, rec.Value, ban)
+	m.cfg.Peers.Hear(ctx, s)
+	out := m.memberMessage(s, rec.Value, ban)
 	if out.Live != nil {
-		out.Live.DegradedPeriods = m.c.degradedPeriods(ctx, id)
+		m.tellWhole(ctx, id, out.Live)
 	}
 	return out, nil
 }

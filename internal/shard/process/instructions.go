@@ -45,6 +45,7 @@ func (r *running) openInstructions() (paused bool, err error) {
 	case err == nil:
 		r.cfg.Log.Warn("this shard was told to pause: it decides, and does nothing", "file", name)
 		paused = true
+		r.pauses.told.Store(true)
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("read %s: %w", name, err)
 	}
@@ -65,6 +66,7 @@ func (r *running) carriesOut(files durable.FS, pausedName string) map[string]fun
 			if err := files.WriteFile(pausedName, []byte("told to pause\n")); err != nil {
 				return err
 			}
+			r.pauses.told.Store(true)
 			r.shard.Pause(true)
 			return nil
 		},
@@ -78,6 +80,7 @@ func (r *running) carriesOut(files durable.FS, pausedName string) map[string]fun
 			if err := files.Remove(pausedName); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
+			r.pauses.told.Store(false)
 			r.shard.Pause(false)
 			return nil
 		},

@@ -147,7 +147,8 @@ type running struct {
 	planned      *quota.Follower       // nil without coordinators
 	executor     *instruction.Executor // nil without coordinators
 	handover     *Handover             // nil without coordinators
-	coordinators *client.Fenced        // the calls of this life; nil without coordinators
+	pauses       pauses
+	coordinators *client.Fenced // the calls of this life; nil without coordinators
 	sender       *fence.Sender
 	sites        *providers
 	registry     *prometheus.Registry
@@ -171,6 +172,7 @@ func newHandshakes() *prometheus.CounterVec {
 // An error before anything is done: of the folder, the epoch or the config.
 func Run(ctx context.Context, cfg Config) (err error) {
 	r := &running{cfg: cfg, registry: prometheus.NewRegistry(), handshakes: newHandshakes()}
+	r.pauses.flag = cfg.Paused
 	r.registry.MustRegister(r.handshakes)
 	defer func() {
 		for i := len(r.closers) - 1; i >= 0; i-- {
@@ -204,6 +206,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		g.Go(func() error { return untilEnd(charge, r.executor.Run(charge)) })
 		g.Go(func() error { return untilEnd(charge, r.planned.Run(charge)) })
 		g.Go(func() error { r.handover.Run(charge); return nil })
+		reports := &reporter{name: cfg.ID.Name(), conn: r.coordinators, now: time.Now, log: cfg.Log, pauses: &r.pauses,
+			shard: r.shard}
+		g.Go(func() error { reports.run(charge); return nil })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })

@@ -25,6 +25,10 @@ const noteTries = 3
 type Served struct {
 	key     string
 	version store.Revision
+
+	// Epoch and Incarnation are those that it showed; zero of a process that shows none.
+	Epoch       fence.Epoch
+	Incarnation string
 }
 
 // Require has a change fail if another process of the member was granted, or heard of, meanwhile.
@@ -57,7 +61,10 @@ func (g *Grants) Serve(ctx context.Context, s *authority.State) (Served, error) 
 			g.refused.WithLabelValues(string(reason)).Inc()
 			return Served{}, refusal(id, reason)
 		}
-		served := Served{KeyOf(id.Kind(), id.Name()), have.Version}
+		served := Served{key: KeyOf(id.Kind(), id.Name()), version: have.Version}
+		if shows {
+			served.Epoch, served.Incarnation = claim.Token.Epoch, claim.Token.Incarnation.String()
+		}
 		if after == have.Value {
 			g.called(id, claim, shows)
 			return served, nil

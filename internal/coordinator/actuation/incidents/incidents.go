@@ -234,13 +234,35 @@ func (i *Incidents) AboutMember(ctx context.Context, s *authority.State, id iden
 	if err != nil {
 		return i.cfg.Head.StoreError("read the incidents of the member", err)
 	}
-	for _, p := range rec.Value.Processes {
+	out.Fenced = i.shown(rec.Value)
+	return nil
+}
+
+// shown are the processes of a member that people are told of.
+func (i *Incidents) shown(r Record) (out []*fealtyv1.FencedProcess) {
+	for _, p := range r.Processes {
 		if i.cfg.Now().Sub(p.Heard) <= Shown {
-			out.Fenced = append(out.Fenced, &fealtyv1.FencedProcess{Incarnation: p.Incarnation, Epoch: uint64(p.Epoch),
+			out = append(out, &fealtyv1.FencedProcess{Incarnation: p.Incarnation, Epoch: uint64(p.Epoch),
 				Problem: p.Problem, From: p.From, ToldAt: timestamppb.New(p.At), HeardAt: timestamppb.New(p.Heard)})
 		}
 	}
-	return nil
+	return out
+}
+
+// Of returns the processes that were fenced, and told so within [Shown], by the path of their member. The error is
+// that of [authority.Head.StoreError].
+func (i *Incidents) Of(ctx context.Context, s *authority.State) (map[string][]*fealtyv1.FencedProcess, error) {
+	all, _, err := authority.ListGenuine[Record](ctx, i.cfg.Head, s, Prefix)
+	if err != nil {
+		return nil, i.cfg.Head.StoreError("list the incidents", err)
+	}
+	out := make(map[string][]*fealtyv1.FencedProcess)
+	for _, v := range all {
+		if shown := i.shown(v.Value); len(shown) > 0 {
+			out[v.Value.Member] = shown
+		}
+	}
+	return out, nil
 }
 
 // Findings says of which members a process was fenced, and told so within [Shown], and which

@@ -33,6 +33,14 @@ type Members struct {
 	used    map[identity.ID]keyUse      // the recorded key of each, since it was seen here; guarded by mu
 
 	processes map[identity.ID]*fealtyv1.Process // the newest of each that called; guarded by mu
+	reports   map[identity.ID]shardReport       // of those of them that are shards and said so; guarded by mu
+}
+
+// shardReport is what the process of a shard said last that it has and does.
+type shardReport struct {
+	whole *fealtyv1.ShardReport
+	brief *fealtyv1.ShardReport // the same without rows
+	heard time.Duration         // by elapsed
 }
 
 // keyUse is a key that a member presented.
@@ -96,7 +104,7 @@ const (
 // nil: nobody polls.
 func New(elapsed func() time.Duration) *Members {
 	return &Members{elapsed: elapsed, members: make(map[identity.ID]*liveMember),
-		processes: make(map[identity.ID]*fealtyv1.Process)}
+		processes: make(map[identity.ID]*fealtyv1.Process), reports: make(map[identity.ID]shardReport)}
 }
 
 // Alive returns once nobody holds its lock: a watchdog sees that it is not held for good.
@@ -307,14 +315,22 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 	return bundle, under, unsigned
 }
 
+// overtaken is for how long after a process called one with a lower epoch is not believed to have taken its place: its
+// call was on its way.
+const overtaken = time.Minute
+
 // Called notes at now that a process of a member was served: the newest of it, or one that does not
 // say which it is.
 func (l *Members) Called(id identity.ID, epoch fence.Epoch, incarnation string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.processes[id]
+	if incarnation != "" && uint64(epoch) < p.GetEpoch() && now.Sub(p.GetLastCall().AsTime()) < overtaken {
+		return
+	}
 	if p == nil || p.GetIncarnation() != incarnation || p.GetEpoch() != uint64(epoch) {
 		p = &fealtyv1.Process{Incarnation: incarnation, Epoch: uint64(epoch)} // it says itself whether it is paused
+		delete(l.reports, id)
 	}
 	l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: p.GetPaused(),
 		LastCall: timestamppb.New(now)}
@@ -328,6 +344,85 @@ func (l *Members) SaysPaused(id identity.ID, paused bool) {
 		l.processes[id] = &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: paused,
 			LastCall: p.GetLastCall()}
 	}
+}
+
+// ShardReported keeps what the process of a shard said that it has and does, which is not to be changed any more. It
+// reports whether that is news: what was overtaken on its way, by a newer report or by a newer process, changes nothing.
+func (l *Members) ShardReported(id identity.ID, epoch fence.Epoch, incarnation string, r *fealtyv1.ShardReport) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.processes[id]
+	if p.GetIncarnation() != incarnation || p.GetEpoch() != uint64(epoch) ||
+		r.GetNumber() <= l.reports[id].whole.GetNumber() {
+		return false
+	}
+	l.reports[id] = shardReport{whole: r, brief: briefOf(r), heard: l.since(0)}
+	return true
+}
+
+// What of a cycle is told of many shards at once: with it each has at most 2 KiB in a message that tells of hundreds of members.
+const (
+	briefTallies  = 4
+	briefUnlisted = 3
+	briefProblem  = 128 // bytes
+)
+
+// briefOf is what is told of the report of one of many shards.
+func briefOf(r *fealtyv1.ShardReport) *fealtyv1.ShardReport {
+	out := &fealtyv1.ShardReport{Number: r.GetNumber(), MadeAt: r.GetMadeAt(), Every: r.GetEvery(),
+		PausedByFlag: r.GetPausedByFlag(), PausedByInstruction: r.GetPausedByInstruction(), PausedFor: r.GetPausedFor(),
+		Machines: r.GetMachines(), Working: r.GetWorking(), Tenants: r.GetTenants(), Wanted: r.GetWanted(),
+		Short: r.GetShort(), ShortFor: r.GetShortFor(), Held: r.GetHeld(), HeldFor: r.GetHeldFor(), ShortOf: r.GetShortOf(),
+		HeldOf: r.GetHeldOf()}
+	if c := r.GetCycle(); c != nil {
+		out.Cycle = &fealtyv1.ShardCycle{Ago: c.GetAgo(), Took: c.GetTook(), Problem: ratelimit.Clip(c.GetProblem(), briefProblem),
+			Outcomes: c.GetOutcomes()[:min(len(c.GetOutcomes()), briefTallies)],
+			HeldBack: c.GetHeldBack()[:min(len(c.GetHeldBack()), briefTallies)]}
+		for _, u := range c.GetUnlisted()[:min(len(c.GetUnlisted()), briefUnlisted)] {
+			out.Cycle.Unlisted = append(out.Cycle.Unlisted, &fealtyv1.UnlistedProvider{Provider: u.GetProvider()})
+		}
+	}
+	return out
+}
+
+// since is how long ago a time by elapsed was.
+func (l *Members) since(at time.Duration) time.Duration {
+	if l.elapsed == nil {
+		return 0
+	}
+	return l.elapsed() - at
+}
+
+// processLocked is what is known of the process of a member, with what a shard said of itself: of that its rows, if whole.
+func (l *Members) processLocked(id identity.ID, whole bool) *fealtyv1.Process {
+	p := l.processes[id]
+	said, ok := l.reports[id]
+	if !ok {
+		return p
+	}
+	report := said.brief
+	if whole {
+		report = said.whole
+	}
+	return &fealtyv1.Process{Incarnation: p.GetIncarnation(), Epoch: p.GetEpoch(), Paused: p.GetPaused(),
+		LastCall: p.GetLastCall(), Report: report, ReportAge: durationpb.New(l.since(said.heard))}
+}
+
+// Shards sums up what shards said here of themselves within a time.
+type Shards struct{ Reporting, Short, Held int }
+
+// Shards sums up what those shards said that reported here for no longer ago than within.
+func (l *Members) Shards(within time.Duration) (out Shards) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, said := range l.reports {
+		if l.since(said.heard) <= within {
+			out.Reporting++
+			out.Short += int(said.brief.GetShort())
+			out.Held += int(said.brief.GetHeld())
+		}
+	}
+	return out
 }
 
 // Paused counts the members whose processes said so here, and were heard since a time.
@@ -346,7 +441,23 @@ func (l *Members) Paused(since time.Time) (n int) {
 func (l *Members) Message(id identity.ID) *fealtyv1.Live {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m, process := l.members[id], l.processes[id]
+	return l.messageLocked(id, false)
+}
+
+// Whole is [Members.Message] with what only who asks for one member is told: when it was in degraded mode, and the
+// rows of what a shard reported.
+func (l *Members) Whole(id identity.ID) *fealtyv1.Live {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.messageLocked(id, true)
+	if m := l.members[id]; m != nil {
+		out.DegradedPeriods = slices.Clone(m.degraded)
+	}
+	return out
+}
+
+func (l *Members) messageLocked(id identity.ID, whole bool) *fealtyv1.Live {
+	m, process := l.members[id], l.processLocked(id, whole)
 	switch {
 	case m == nil && process == nil:
 		return nil
@@ -375,8 +486,8 @@ type Glance struct {
 	AloneUntil *timestamppb.Timestamp // as it said; nil: it did not
 	AloneLimit string
 
-	paused bool // its process says so
-	quiet  bool // of what it holds, of its clock and of its log there is nothing for somebody to look at
+	process bool // its process says that it is paused, or reports: there may be something for somebody to look at
+	quiet   bool // of what it holds, of its clock and of its log there is nothing for somebody to look at
 }
 
 // Glances adds to out what [Members.Message] tells of the members with these ids, at a glance; above says of what one
@@ -385,13 +496,13 @@ func (l *Members) Glances(out []Glance, ids []identity.ID, above func(*fealtyv1.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		m, paused := l.members[id], l.processes[id].GetPaused()
+		m, process := l.members[id], l.processes[id].GetPaused() || l.reports[id].whole != nil
 		if m == nil {
-			out = append(out, Glance{paused: paused})
+			out = append(out, Glance{process: process})
 			continue
 		}
 		out = append(out, Glance{
-			Connected: l.heardLocked(m), AloneUntil: m.aloneUntil, AloneLimit: m.aloneLimit, paused: paused,
+			Connected: l.heardLocked(m), AloneUntil: m.aloneUntil, AloneLimit: m.aloneLimit, process: process,
 			quiet: m.staleSince.IsZero() && m.clockBehind == 0 && m.logProblem == "" && plain(m.held, above),
 		})
 	}
@@ -402,7 +513,7 @@ func (l *Members) Glances(out []Glance, ids []identity.ID, above func(*fealtyv1.
 func glanceOf(l *fealtyv1.Live, above func(*fealtyv1.HeldVersion) bool) Glance {
 	return Glance{
 		Connected: l.GetConnected(), AloneUntil: l.GetAutonomousUntil(), AloneLimit: l.GetAutonomyLimit(),
-		paused: l.GetProcess().GetPaused(),
+		process: l.GetProcess().GetPaused() || l.GetProcess().GetReport() != nil,
 		quiet: l.GetStaleSince() == nil && l.GetClockBehind() == nil && l.GetLogProblem() == "" &&
 			plain(l.GetHeld(), above),
 	}
@@ -414,7 +525,7 @@ func glanceOf(l *fealtyv1.Live, above func(*fealtyv1.HeldVersion) bool) Glance {
 func (g Glance) Well(elsewhere *fealtyv1.Live, above func(*fealtyv1.HeldVersion) bool) (Glance, bool) {
 	other := glanceOf(elsewhere, above)
 	switch {
-	case g.Connected == other.Connected, g.paused, other.paused:
+	case g.Connected == other.Connected, g.process, other.process:
 		return Glance{}, false
 	case g.Connected:
 		return g, g.quiet
@@ -425,16 +536,6 @@ func (g Glance) Well(elsewhere *fealtyv1.Live, above func(*fealtyv1.HeldVersion)
 // plain reports whether there is nothing to say of what a member holds.
 func plain(held []*fealtyv1.HeldVersion, above func(*fealtyv1.HeldVersion) bool) bool {
 	return !slices.ContainsFunc(held, func(h *fealtyv1.HeldVersion) bool { return notFresh(h) || above(h) })
-}
-
-// DegradedPeriods returns when id was in degraded mode, by its own word.
-func (l *Members) DegradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if m := l.members[id]; m != nil {
-		return slices.Clone(m.degraded)
-	}
-	return nil
 }
 
 // All returns who is known of.
@@ -495,6 +596,7 @@ func (l *Members) Forget(id identity.ID) {
 	defer l.mu.Unlock()
 	delete(l.used, id)
 	delete(l.processes, id)
+	delete(l.reports, id)
 	if m := l.members[id]; m != nil && m.streams == 0 {
 		delete(l.members, id)
 	}
@@ -588,17 +690,31 @@ func (l *Members) Rollout(t *bundle.View) *fealtyv1.TrustRollout {
 }
 
 // Newer returns that one of two messages which says more of a member, with the process that either
-// heard last; either may be nil. A member's agent and its process may talk to two coordinators.
+// heard last and what that one reported last; either may be nil. A member's agent and its process may talk to two
+// coordinators.
 func Newer(a, b *fealtyv1.Live) *fealtyv1.Live {
-	out, process := newer(a, b), a.GetProcess()
-	if process.GetLastCall().AsTime().Before(b.GetProcess().GetLastCall().AsTime()) {
-		process = b.GetProcess()
-	}
+	out, process := newer(a, b), newerProcess(a.GetProcess(), b.GetProcess())
 	if out.GetProcess() != process {
 		out = proto.CloneOf(out) // others may read it
 		out.Process = process
 	}
 	return out
+}
+
+// newerProcess returns the process that either heard last, with the newest report of it that either heard.
+func newerProcess(a, b *fealtyv1.Process) *fealtyv1.Process {
+	process, other := a, b
+	if a.GetLastCall().AsTime().Before(b.GetLastCall().AsTime()) {
+		process, other = b, a
+	}
+	mine, theirs := process.GetReport(), other.GetReport()
+	same := process.GetIncarnation() == other.GetIncarnation() && process.GetEpoch() == other.GetEpoch()
+	if !same || theirs == nil || theirs.GetNumber() < mine.GetNumber() ||
+		theirs.GetNumber() == mine.GetNumber() && process == a {
+		return process
+	}
+	return &fealtyv1.Process{Incarnation: process.GetIncarnation(), Epoch: process.GetEpoch(), Paused: process.GetPaused(),
+		LastCall: process.GetLastCall(), Report: theirs, ReportAge: other.GetReportAge()}
 }
 
 func newer(a, b *fealtyv1.Live) *fealtyv1.Live {

@@ -131,9 +131,9 @@ func askLive(ctx context.Context, conn *mesh.Conn, member string) (map[string]*f
 	return nil, fmt.Errorf("more than %d messages", maxLivePages)
 }
 
-// DegradedPeriods returns when the member at path was in degraded mode, as the coordinator
-// says that hears of it: known is what is known of the member already.
-func (p *Peers) DegradedPeriods(ctx context.Context, path string, known *fealtyv1.Live) []*fealtyv1.DegradedPeriod {
+// Whole returns what the others hear of the member at path, with what only who asks for one member is told: known is what
+// they said last, without that.
+func (p *Peers) Whole(ctx context.Context, path string, known *fealtyv1.Live) *fealtyv1.Live {
 	conns := p.connections()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -152,7 +152,7 @@ func (p *Peers) DegradedPeriods(ctx context.Context, path string, known *fealtyv
 	for heard := range answers {
 		best = live.Newer(heard[path], best)
 	}
-	return best.GetDegradedPeriods()
+	return best
 }
 
 // MayHear names the coordinators to which a member may be connected without saying so here:
