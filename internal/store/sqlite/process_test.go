@@ -49,6 +49,8 @@ var children = map[string]func(path string) error{
 	"limit":      childLimit,
 	"file-limit": childFileLimit,
 	"small-disk": childSmallDisk,
+
+	"rewrite-limit": childRewriteLimit,
 }
 
 func child(t *testing.T, role, path string) *exec.Cmd {

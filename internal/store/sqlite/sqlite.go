@@ -199,6 +199,11 @@ func prepare(ctx context.Context, path string, opts Options) (_ *prepared, err e
 	if err := db.spare.release(); err != nil {
 		return nil, err
 	}
+	if db.file.Size() == 0 {
+		if err := create(ctx, path); err != nil {
+			return nil, err
+		}
+	}
 	if db.writes, err = db.connect(2, nil); err != nil {
 		return nil, err
 	}
@@ -229,6 +234,13 @@ func prepare(ctx context.Context, path string, opts Options) (_ *prepared, err e
 	}
 	if err := migrate(ctx, conn, path, known); err != nil {
 		return nil, err
+	}
+	switch done, err := rewrite(ctx, conn); {
+	case err != nil:
+		opts.Log.Warn("a database of an earlier release could not be written anew to give space back to the disk, "+
+			"and is used as it is", "store", path, "err", err)
+	case done:
+		opts.Log.Info("a database of an earlier release was written anew, which gave space back to the disk", "store", path)
 	}
 	w, found, err := newWriter(ctx, db, conn)
 	if err != nil {

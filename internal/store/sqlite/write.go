@@ -22,6 +22,8 @@ type writer struct {
 	// tight: no page may be added to the database, whose file could not grow.
 	tight bool
 
+	shrinks bool // the database was made to give space back
+
 	logged int64 // bytes of changes ever counted, those at the start included
 
 	at         logMarks
@@ -39,7 +41,7 @@ type statements struct {
 	getVersion, put, del, addChange              *sql.Stmt
 	getOutcome, addOutcome                       *sql.Stmt
 	pruneChanges, pruneOutcomes, anEntry, oldest *sql.Stmt
-	pageCount                                    *sql.Stmt
+	pageCount, freeCount, giveBack               *sql.Stmt
 }
 
 // all returns where each statement is kept, and its text.
@@ -64,6 +66,8 @@ func (d *statements) all() map[**sql.Stmt]string {
 			"coalesce((select min(revision) from outcomes), ?1))",
 		&d.pruneOutcomes: "delete from outcomes where revision <= ?",
 		&d.pageCount:     "pragma page_count",
+		&d.freeCount:     "pragma freelist_count",
+		&d.giveBack:      fmt.Sprintf("pragma incremental_vacuum(%d)", freedAtOnce),
 		&d.anEntry:       "select exists (select 1 from entries)",
 	}
 }
@@ -79,6 +83,9 @@ func newWriter(ctx context.Context, db *database, conn *sql.Conn) (_ *writer, fo
 		if *stmt, err = conn.PrepareContext(ctx, text); err != nil {
 			return nil, found, err
 		}
+	}
+	if w.shrinks, err = incremental(ctx, conn); err != nil {
+		return nil, found, err
 	}
 	if found.Revision, found.Compacted, err = w.meta(ctx); err != nil {
 		return nil, found, err
@@ -352,6 +359,10 @@ func (w *writer) Upkeep(when engine.Occasion) bool {
 		if w.long.CompareAndSwap(true, false) {
 			w.checkpointNow()
 		}
+		if when == engine.Idle {
+			return w.shrink()
+		}
+		return w.extent().wasteful()
 	}
 	return false
 }
