@@ -8,20 +8,16 @@ package identitytest
 import (
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identity/certtest"
 )
 
 // How long what is made here lasts. All of it begins a minute ago, so that a clock that is read in between
@@ -44,10 +40,10 @@ type CA struct {
 // NewCA makes the CA of a cluster, which is a trust domain such as prod.example.
 func NewCA(tb testing.TB, cluster string) *CA {
 	tb.Helper()
-	c := &CA{cluster: cluster, rootKey: newKey(tb), signer: newKey(tb)}
+	c := &CA{cluster: cluster, rootKey: certtest.NewKey(tb), signer: certtest.NewKey(tb)}
 	template := authority(tb, "root of "+cluster, rootLife, 1, &c.rootKey.PublicKey)
-	c.root = sign(tb, template, template, &c.rootKey.PublicKey, c.rootKey)
-	c.mesh = sign(tb, authority(tb, "mesh CA of "+cluster, meshLife, 0, &c.signer.PublicKey), c.root, &c.signer.PublicKey,
+	c.root = certtest.Sign(tb, template, template, &c.rootKey.PublicKey, c.rootKey)
+	c.mesh = certtest.Sign(tb, authority(tb, "mesh CA of "+cluster, meshLife, 0, &c.signer.PublicKey), c.root, &c.signer.PublicKey,
 		c.rootKey)
 	return c
 }
@@ -87,15 +83,15 @@ func (c *CA) Issue(tb testing.TB, leaf Leaf) ([]*x509.Certificate, crypto.Signer
 	if leaf.NotAfter.IsZero() {
 		leaf.NotAfter = leaf.NotBefore.Add(leafLife)
 	}
-	key := newKey(tb)
-	template := &x509.Certificate{SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: "leaf"},
+	key := certtest.NewKey(tb)
+	template := &x509.Certificate{SerialNumber: certtest.NewSerial(tb), Subject: pkix.Name{CommonName: "leaf"},
 		NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true, SubjectKeyId: keyID(tb, &key.PublicKey)}
+		BasicConstraintsValid: true, SubjectKeyId: certtest.SubjectKeyID(tb, &key.PublicKey)}
 	if len(leaf.URIs) > 0 {
-		template.ExtraExtensions = []pkix.Extension{altNames(tb, leaf.URIs)}
+		template.ExtraExtensions = []pkix.Extension{certtest.AltNames(leaf.URIs...)}
 	}
-	return []*x509.Certificate{sign(tb, template, c.mesh, &key.PublicKey, c.signer), c.mesh}, key
+	return []*x509.Certificate{certtest.Sign(tb, template, c.mesh, &key.PublicKey, c.signer), c.mesh}, key
 }
 
 // Files are the paths of a certificate, its key and its root, in the form in which programs of Fealty take them.
@@ -135,67 +131,7 @@ func (c *CA) WriteFiles(tb testing.TB, dir string, leaf Leaf) Files {
 func authority(tb testing.TB, name string, life time.Duration, pathLen int, key *ecdsa.PublicKey) *x509.Certificate {
 	tb.Helper()
 	begins := time.Now().Add(-backdate)
-	return &x509.Certificate{SerialNumber: newSerial(tb), Subject: pkix.Name{CommonName: name}, NotBefore: begins,
+	return &x509.Certificate{SerialNumber: certtest.NewSerial(tb), Subject: pkix.Name{CommonName: name}, NotBefore: begins,
 		NotAfter: begins.Add(life), KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
-		MaxPathLen: pathLen, MaxPathLenZero: pathLen == 0, SubjectKeyId: keyID(tb, key)}
-}
-
-func sign(tb testing.TB, template, issuer *x509.Certificate, pub *ecdsa.PublicKey,
-	key *ecdsa.PrivateKey) *x509.Certificate {
-	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, issuer, pub, key)
-	if err != nil {
-		tb.Fatalf("identitytest: sign: %v", err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatalf("identitytest: parse what was signed: %v", err)
-	}
-	return cert
-}
-
-// altNames has the URIs as they are spelled: crypto/x509 takes URLs, which write themselves anew.
-func altNames(tb testing.TB, uris []string) pkix.Extension {
-	tb.Helper()
-	names := make([]asn1.RawValue, len(uris))
-	for i, uri := range uris {
-		// uniformResourceIdentifier [6] (RFC 5280, section 4.2.1.6).
-		names[i] = asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte(uri)}
-	}
-	value, err := asn1.Marshal(names)
-	if err != nil {
-		tb.Fatalf("identitytest: write names: %v", err)
-	}
-	return pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: value}
-}
-
-func newKey(tb testing.TB) *ecdsa.PrivateKey {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatalf("identitytest: make a key: %v", err)
-	}
-	return key
-}
-
-// newSerial returns a positive number of 16 bytes (RFC 5280, section 4.1.2.2).
-func newSerial(tb testing.TB) *big.Int {
-	tb.Helper()
-	raw := make([]byte, 16)
-	if _, err := rand.Read(raw); err != nil {
-		tb.Fatalf("identitytest: make a serial number: %v", err)
-	}
-	raw[0] = raw[0]&0x7f | 0x40
-	return new(big.Int).SetBytes(raw)
-}
-
-// keyID is 160 bits of the SHA-256 of the key (RFC 7093, section 2, method 1).
-func keyID(tb testing.TB, pub *ecdsa.PublicKey) []byte {
-	tb.Helper()
-	point, err := pub.Bytes()
-	if err != nil {
-		tb.Fatalf("identitytest: write a public key: %v", err)
-	}
-	sum := sha256.Sum256(point)
-	return sum[:20]
+		MaxPathLen: pathLen, MaxPathLenZero: pathLen == 0, SubjectKeyId: certtest.SubjectKeyID(tb, key)}
 }

@@ -10,7 +10,6 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	internalidentity "github.com/fealty-io/fealty/internal/identity"
+	"github.com/fealty-io/fealty/internal/identity/certtest"
 )
 
 // leafTTL is how long a leaf lives unless an option says otherwise. It is backdated by
@@ -96,7 +96,7 @@ func (a *Authority) caTemplate(tb testing.TB, name string, life time.Duration, p
 		IsCA:                  true,
 		MaxPathLen:            pathLen,
 		MaxPathLenZero:        pathLen == 0,
-		SubjectKeyId:          subjectKeyID(tb, pub),
+		SubjectKeyId:          certtest.SubjectKeyID(tb, pub),
 	}
 }
 
@@ -238,7 +238,7 @@ func (a *Authority) issue(tb testing.TB, opts []IssueOption) ([]*x509.Certificat
 		ca = *i.ca
 	}
 	if i.template.SubjectKeyId == nil {
-		i.template.SubjectKeyId = subjectKeyID(tb, i.key.Public())
+		i.template.SubjectKeyId = certtest.SubjectKeyID(tb, i.key.Public())
 	}
 	leaf := Sign(tb, i.template, ca.Cert, i.key.Public(), ca.Key)
 	return []*x509.Certificate{leaf, ca.Cert}, i.key
@@ -248,15 +248,7 @@ func (a *Authority) issue(tb testing.TB, opts []IssueOption) ([]*x509.Certificat
 func Sign(tb testing.TB, template, issuer *x509.Certificate, pub crypto.PublicKey,
 	key crypto.Signer) *x509.Certificate {
 	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, issuer, pub, key)
-	if err != nil {
-		tb.Fatalf("pkitest: signing: %v", err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatalf("pkitest: parsing what was signed: %v", err)
-	}
-	return c
+	return certtest.Sign(tb, template, issuer, pub, key)
 }
 
 // TLS returns chain and key as crypto/tls takes them.
@@ -273,34 +265,12 @@ func TLS(chain []*x509.Certificate, key crypto.Signer) tls.Certificate {
 
 // AltNames returns a subject alternative name extension that holds exactly these URIs,
 // spelled as given. Put it into ExtraExtensions of a template without other names.
-func AltNames(uris ...string) pkix.Extension {
-	var names []byte
-	for _, uri := range uris {
-		names = append(names, element(0x86, []byte(uri))...)
-	}
-	return pkix.Extension{Id: []int{2, 5, 29, 17}, Value: element(0x30, names)}
-}
-
-// element encodes one DER element with a one-byte tag.
-func element(tag byte, content []byte) []byte {
-	n := len(content)
-	switch {
-	case n < 1<<7:
-		return append([]byte{tag, byte(n)}, content...)
-	case n < 1<<8:
-		return append([]byte{tag, 0x81, byte(n)}, content...)
-	}
-	return append([]byte{tag, 0x82, byte(n >> 8), byte(n)}, content...)
-}
+func AltNames(uris ...string) pkix.Extension { return certtest.AltNames(uris...) }
 
 // NewKey makes a P-256 key.
 func NewKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatalf("pkitest: making a key: %v", err)
-	}
-	return key
+	return certtest.NewKey(tb)
 }
 
 // NewEd25519Key makes an Ed25519 key.
@@ -316,21 +286,7 @@ func NewEd25519Key(tb testing.TB) ed25519.PrivateKey {
 // NewSerial returns a random positive serial number of 16 bytes.
 func NewSerial(tb testing.TB) *big.Int {
 	tb.Helper()
-	raw := make([]byte, 16)
-	if _, err := rand.Read(raw); err != nil {
-		tb.Fatalf("pkitest: making a serial number: %v", err)
-	}
-	raw[0] = raw[0]&0x7f | 0x40
-	return new(big.Int).SetBytes(raw)
-}
-
-func subjectKeyID(tb testing.TB, pub crypto.PublicKey) []byte {
-	tb.Helper()
-	id, err := internalidentity.SubjectKeyID(pub)
-	if err != nil {
-		tb.Fatalf("pkitest: %v", err)
-	}
-	return id
+	return certtest.NewSerial(tb)
 }
 
 // Unlike is another certificate of the key of like, which is root or a CA below it, made by root's key: the same but for
