@@ -23,12 +23,13 @@ help:
 	@echo '               that reach new code)'
 	@echo 'make lint      every check that is not a test'
 	@echo 'make generate  Go code from the protos'
-	@echo 'make build     bin/fealty'
+	@echo 'make build     bin/fealty, and bin/fealty-store for embedded stores'
 	@echo 'make release   what people install, in dist, from a clean checkout (VERSION=v0.4.1, MACHINES="linux/amd64" for some alone)'
 	@echo 'make clean     remove bin and dist'
 
 build:
 	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags='-s -w' -o bin/fealty ./cmd/fealty
+	@tools/store.sh
 
 run: build
 	./bin/fealty dev --data .fealty-dev

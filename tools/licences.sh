@@ -39,7 +39,10 @@ classify() { # FILE: prints a licence's SPDX id, or fails
   esac
 }
 
-modules=$(go list -deps -test -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./... | sort -u)
+modules=$(go list -deps -test -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./... &&
+  # The program of the embedded store is a module of its own. What it takes of this one is listed above.
+  go list -C cmd/fealty-store -deps -f '{{with .Module}}{{if not (or .Main .Replace)}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' .)
+modules=$(sort -u <<<"$modules")
 failed=0
 while read -r path version dir; do
   [ -n "$path" ] || continue

@@ -54,7 +54,8 @@ breaking() { # COMMIT
 
 documented() { # each direct dependency and tool has its reason in the docs
   local status=0 path paths
-  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/golangci.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/nfpm.mod -f '{{.Module.Path}}' tool) || return 1
+  paths=$(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all && go list -modfile=tools/go.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/golangci.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/etcd.mod -f '{{.Module.Path}}' tool && go list -modfile=tools/nfpm.mod -f '{{.Module.Path}}' tool &&
+    go list -C cmd/fealty-store -m -f '{{if not (or .Main .Indirect .Replace)}}{{.Path}}{{end}}' all) || return 1
   for path in $paths; do
     if ! grep -qsF "\`$path\`" docs/explanation/dependencies.md; then
       echo "$path is not in docs/explanation/dependencies.md: say what it is for, and what it costs" >&2
@@ -80,6 +81,22 @@ budget() {
   return $status
 }
 
+# The program of the embedded store is another module, and has a budget of its own: people download it too.
+store() {
+  local status=0 out bytes
+  out=$(mktemp -d)
+  { go vet -C cmd/fealty-store ./... &&
+    go build -C cmd/fealty-store -ldflags='-s -w' -o "$out/fealty-store" .; } || { rm -rf "$out"; return 1; }
+  bytes=$(wc -c <"$out/fealty-store")
+  rm -rf "$out"
+  echo "fealty-store: $bytes bytes of 24000000"
+  if [ "$bytes" -gt 24000000 ]; then
+    echo "over budget: docs/explanation/dependencies.md says what it is made of" >&2
+    status=1
+  fi
+  return $status
+}
+
 tools/build.sh
 # go vet, staticcheck and more: .golangci.yml says what.
 check "golangci-lint" bin/tools/golangci-lint run ./...
@@ -89,6 +106,7 @@ check "licences" eval 'tools/licences.sh >/dev/null'
 check "dependencies documented" documented
 if [ -d cmd/fealty ]; then
   check "binary budget" budget
+  check "fealty-store" store
 else
   skip "binary budget" "there is no cmd/fealty"
 fi

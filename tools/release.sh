@@ -62,7 +62,10 @@ gzip -9 -n "$scratch"/manual/man/*.1
 # The licence texts of all that is linked ask to go with it.
 notices() { # FILE
   local path release dir file
-  go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/fealty | sort -u |
+  { go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/fealty
+    if [ "$GOOS" = linux ]; then
+      go list -C cmd/fealty-store -deps -f '{{with .Module}}{{if not (or .Main .Replace)}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' .
+    fi; } | sort -u |
     while read -r path release dir; do
       for file in "$dir"/LICENSE* "$dir"/LICENCE* "$dir"/COPYING* "$dir"/NOTICE* "$dir"/license*; do
         if [ -f "$file" ]; then
@@ -82,6 +85,9 @@ for machine in ${MACHINES:-linux/amd64 linux/arm64 darwin/arm64}; do
   folder=$scratch/$name
   mkdir -p "$folder"
   go build -ldflags="-s -w -buildid= $names" -o "$folder/fealty" ./cmd/fealty
+  if [ "$GOOS" = linux ]; then # where coordinators serve
+    go build -C cmd/fealty-store -ldflags="-s -w -buildid= -X main.releaseVersion=$version" -o "$folder/fealty-store" .
+  fi
   cp -R "$scratch/manual/man" "$scratch/manual/completions" "$folder/"
   cp LICENSE "$folder/"
   notices "$folder/THIRD-PARTY-LICENSES"

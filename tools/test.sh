@@ -30,6 +30,7 @@ export FEALTY_SEED=$seed RAPID_SEED=$seed
 # Stores that are servers; their tests fail without.
 tools/postgres.sh || echo "test: going on without PostgreSQL; its tests will fail" >&2
 tools/etcd.sh || echo "test: going on without an etcd server; its tests will fail" >&2
+tools/store.sh || echo "test: going on without fealty-store; tests of embedded stores will fail" >&2
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch" ${files:+"$files"}' EXIT
@@ -39,6 +40,8 @@ export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcn
 # The program that tests run as processes: without this each package would build it.
 go build -o "$scratch/fealty" ./cmd/fealty
 export FEALTY_TEST_PROGRAM="$scratch/fealty"
+store=${FEALTY_STORE_BIN:-bin/fealty-store}
+if [ -x "$store" ]; then ln -s "$(realpath "$store")" "$scratch/fealty-store"; fi # beside it, as people have both
 
 # Files of tests are in memory where 4 GiB of room and 8 GiB of memory are free: a disk that is waited
 # for costs a tenth of the time. Tests that are about disks bring their own. What go builds stays on the disk.
@@ -68,6 +71,12 @@ status=0
 tests() { go test "${options[@]}" "$@" | tee -a "$scratch/printed" || status=1; }
 
 tests "${IN:-./...}"
+# The program of the embedded store is a module of its own.
+if [ "$lane" = nightly ] && [ -z "${TEST:-}${IN:-}" ]; then
+  cd cmd/fealty-store
+  tests ./...
+  cd ../..
+fi
 
 # Packages that start goroutines themselves, and whose tests take no agent, coordinator or
 # store along: to compile these once more takes longer than all of the tests here. Tests inside of a

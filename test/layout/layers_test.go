@@ -28,7 +28,7 @@ var levels = [][]string{
 	{"internal/canonical", "internal/platform/localsocket", "internal/signed/order"},
 	{"credential", "snapshot", "internal/authz", "internal/instruction", "internal/manifest", "internal/pki", "internal/quota",
 		"internal/cli/command", "internal/cli/term/message"},
-	{"internal/auditlog", "internal/jwtsvid", "internal/mesh/pinned"},
+	{"internal/auditlog", "internal/jwtsvid", "internal/mesh/pinned", "internal/store/embedded"},
 	{"mesh", "internal/trust"},
 	{"internal/history", "internal/platform/ratelimit", "internal/proof"},
 	{"provider", "internal/backup", "internal/mirror", "internal/node", "internal/pki/enterprise", "internal/shard", "internal/store/sealed"},

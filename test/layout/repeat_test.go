@@ -25,6 +25,7 @@ var variables = map[string]string{
 	"FEALTY_TEST_PROGRAM":     "tools/test.sh",
 	"FEALTY_PGTEST_TEMPLATES": "tools/test.sh",
 	"FEALTY_ETCD_BIN":         "tools/etcd.sh",
+	"FEALTY_STORE_BIN":        "tools/store.sh",
 	"FEALTY_POSTGRES_BIN":     "tools/postgres.sh",
 	"CHAOS_TIME":              "Makefile",
 	"CHAOS_KEEP":              "Makefile",

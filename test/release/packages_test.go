@@ -106,7 +106,7 @@ func installs(t *testing.T, deb, version string) {
 		t.Errorf("the installed fealty version prints %q, want %q", got, version)
 	}
 	for path, mode := range map[string]os.FileMode{
-		"usr/bin/fealty": 0o755, "usr/share/man/man1": 0o755, "usr/share/man/man1/fealty-join.1.gz": 0o644,
+		"usr/bin/fealty": 0o755, "usr/bin/fealty-store": 0o755, "usr/share/man/man1": 0o755, "usr/share/man/man1/fealty-join.1.gz": 0o644,
 		"usr/lib/systemd/system/fealty-coordinator.service": 0o644, "usr/lib/systemd/system/fealty-agent.service": 0o644,
 		"usr/lib/systemd/system/fealty-shard.service": 0o644, "usr/lib/systemd/system/fealty-provider.service": 0o644,
 		"etc/fealty/coordinator.yaml": 0o644, "var/lib/fealty": 0o755, "var/lib/fealty/agent": 0o700, "var/lib/fealty/keeper": 0o700,

@@ -181,18 +181,25 @@ func TestTwiceTheSame(t *testing.T) {
 			t.Errorf("the archive has no %s for everybody to read: %v", file, err)
 		}
 	}
+	if got := must(t, base, filepath.Join(base, name, "fealty-store"), "--version"); !strings.HasPrefix(got, "fealty-store v0.1.0, etcd 3.") {
+		t.Errorf("fealty-store --version prints %q", got)
+	}
 	notices, err := os.ReadFile(filepath.Join(base, name, "THIRD-PARTY-LICENSES"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	linked := regexp.MustCompile(`(?m)^\tdep\t(\S+)\t(\S+)`).FindAllStringSubmatch(
-		must(t, base, "go", "version", "-m", filepath.Join(base, name, "fealty")), -1)
-	for _, m := range linked {
+	dep := regexp.MustCompile(`(?m)^\tdep\t(\S+)\t(\S+)`)
+	linked := dep.FindAllStringSubmatch(must(t, base, "go", "version", "-m", filepath.Join(base, name, "fealty")), -1)
+	ofStore := dep.FindAllStringSubmatch(must(t, base, "go", "version", "-m", filepath.Join(base, name, "fealty-store")), -1)
+	for _, m := range append(linked, ofStore...) {
+		if m[1] == "github.com/fealty-io/fealty" {
+			continue // what fealty-store takes of the product
+		}
 		if !strings.Contains(string(notices), "==== "+m[1]+" "+m[2]+",") {
 			t.Errorf("THIRD-PARTY-LICENSES has nothing of %s %s, which is linked", m[1], m[2])
 		}
 	}
-	if len(linked) == 0 {
+	if len(linked) == 0 || len(ofStore) == 0 {
 		t.Error("the program names no module that is linked: nothing was looked at")
 	}
 }

@@ -61,6 +61,9 @@ type address struct {
 	given          string // password, where there is no file
 	compact        bool   // compact all of etcd
 	onlyThisDevice bool   // all endpoints are this machine's
+
+	socket bool   // the one endpoint is the path of a unix socket
+	named  string // what the store is called; "": after its endpoints
 }
 
 // CheckURL returns an *[AddressError] if raw is not the URL of a store. It looks
@@ -179,6 +182,9 @@ func (a *address) parameters(query string) error {
 
 // name names the store for people.
 func (a *address) name() string {
+	if a.named != "" {
+		return a.named
+	}
 	return "etcd://" + strings.Join(a.endpoints, ",") + strings.TrimSuffix(a.prefix, "/")
 }
 

@@ -100,6 +100,10 @@ type Options struct {
 	// means slog.Default().
 	Log *slog.Logger
 
+	// Known says what else is known of why no server answers, for one that this process started itself: it goes into what is
+	// told of an outage. "" is nothing. It may be nil.
+	Known func() string
+
 	history time.Duration // that etcd keeps of its own old revisions, with compaction=everything
 }
 
@@ -167,12 +171,31 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	return db.opened(ctx)
+}
+
+// OpenSocket opens the store of a server that serves at the unix socket of that path, and that is for this store alone. It
+// asks for no login: who can open the socket may use it. The store is called name. Its errors are those of [Open].
+func OpenSocket(ctx context.Context, path, name string, opts Options) (*Store, error) {
+	opts, err := opts.filled()
+	if err != nil {
+		return nil, err
+	}
+	db, err := prepareAt(address{endpoints: []string{path}, prefix: defaultPrefix + "/", plain: true, onlyThisDevice: true,
+		socket: true, named: name}, opts)
+	if err != nil {
+		return nil, err
+	}
+	return db.opened(ctx)
+}
+
+func (db *database) opened(ctx context.Context) (*Store, error) {
 	s, err := db.open(ctx)
 	if err != nil {
 		db.dialer.close()
 		return nil, db.openError(err)
 	}
-	opts.Reload.Add(db.dialer.login.part())
+	db.opts.Reload.Add(db.dialer.login.part())
 	return s, nil
 }
 
@@ -181,14 +204,18 @@ func prepare(url string, opts Options) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
+	return prepareAt(addr, opts)
+}
+
+func prepareAt(addr address, opts Options) (*database, error) {
 	addr.given, opts.Password = opts.Password, ""
 	login, err := newLogin(addr, opts.Log)
 	if err != nil {
 		return nil, err
 	}
-	return &database{
-		opts: opts, addr: addr, dialer: newDialer(login, addr.endpoints, opts.Timeout), hub: engine.NewHub(),
-	}, nil
+	d := newDialer(login, addr.endpoints, opts.Timeout)
+	d.known = opts.Known
+	return &database{opts: opts, addr: addr, dialer: d, hub: engine.NewHub()}, nil
 }
 
 func (db *database) openError(err error) error {

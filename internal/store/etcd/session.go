@@ -78,6 +78,7 @@ type dialer struct {
 	login     *login
 	endpoints []string // those of the URL, or one of them
 	timeout   time.Duration
+	known     func() string // Options.Known
 
 	mu      sync.Mutex
 	current *session // nil until it is needed; guarded by mu
@@ -189,9 +190,13 @@ func (d *dialer) dialWith(ctx context.Context, endpoint string, m material) (_ *
 	if config != nil {
 		creds = credentials.NewTLS(config)
 	}
-	made := &connection{TransportCredentials: creds}
+	made := &connection{TransportCredentials: creds, network: "tcp"}
+	var named grpc.DialOption = grpc.EmptyDialOption{} // by the certificate, or by the address
+	if d.login.address.socket {
+		made.network, named = "unix", grpc.WithAuthority("localhost") // a path is no name
+	}
 	t := &token{secure: config != nil}
-	conn, err := grpc.NewClient("passthrough:///"+endpoint,
+	conn, err := grpc.NewClient("passthrough:///"+endpoint, named,
 		grpc.WithTransportCredentials(made), grpc.WithContextDialer(made.dial), grpc.WithPerRPCCredentials(t),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: d.timeout}),
@@ -237,6 +242,7 @@ func (d *dialer) dialWith(ctx context.Context, endpoint string, m material) (_ *
 // it gets none, the session is given up, and another one reads the files again.
 type connection struct {
 	credentials.TransportCredentials
+	network string // of net.Dial
 
 	mu     sync.Mutex
 	dialed bool  // guarded by mu
@@ -262,7 +268,7 @@ func (c *connection) dial(ctx context.Context, address string) (net.Conn, error)
 	if again {
 		return nil, errEnded
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	conn, err := (&net.Dialer{}).DialContext(ctx, c.network, address)
 	if err != nil {
 		c.failed(err)
 	}
@@ -375,6 +381,11 @@ func (d *dialer) outage(err error) error {
 	}
 	if problem := d.login.problem(); problem != nil && (o == store.LoginRefused || o == store.Unreachable) {
 		said += "; " + problem.Error()
+	}
+	if d.known != nil && o == store.Unreachable {
+		if why := d.known(); why != "" {
+			said = why
+		}
 	}
 	return store.NewOutage(o, said, err, d.login.secrets()...)
 }
