@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/platform/freeport"
+	"github.com/fealty-io/fealty/internal/store/embedded/embeddedtest"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/test/testlane"
@@ -233,7 +234,7 @@ func programs(t *testing.T) string {
 		}
 		fealty := filepath.Join(binDir, "fealty")
 		if made := os.Getenv("FEALTY_TEST_PROGRAM"); made != "" {
-			binErr = os.Symlink(made, fealty)
+			binErr = copyProgram(made, fealty) // a link leads to what else lies there
 		} else {
 			build := exec.Command("go", append(slices.Clone(product), "-o", fealty, "./cmd/fealty")...)
 			build.Dir = root
@@ -250,6 +251,9 @@ func programs(t *testing.T) string {
 			binErr = err
 			return
 		}
+		if store, err := embeddedtest.Find(); err == nil { // who has none is told by the page that needs it
+			binErr = os.Symlink(store, filepath.Join(binDir, "fealty-store"))
+		}
 		for _, tool := range []string{"curl", "openssl", "etcdctl"} {
 			if _, err := exec.LookPath(tool); err != nil {
 				binErr = errors.Join(binErr, os.Symlink(self, filepath.Join(binDir, tool)))
@@ -260,6 +264,14 @@ func programs(t *testing.T) string {
 		t.Fatal(binErr)
 	}
 	return binDir
+}
+
+func copyProgram(from, to string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o700)
 }
 
 // session runs one page.

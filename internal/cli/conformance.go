@@ -57,13 +57,14 @@ func checkConformance(ctx context.Context, c *program.CLI, cfg *settings.Values,
 	name := settings.ShownStore(text)
 	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment,
 		Text: text}
-	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) &&
+	_, brought := settings.EmbeddedFolder(text)
+	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) && !brought &&
 		postgres.HasPassword(text) {
 		c.Say("the password of the database stands in the command line, where every user of this machine can read " +
 			"it: use PGPASSFILE instead")
 	}
 	target := conformance.Target{
-		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
+		Shared: !strings.HasPrefix(text, settings.SqliteScheme) && !brought,
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
 			st, _, err := server.OpenStoreAt(ctx, c, cfg, v, server.Running{Log: slog.New(slog.DiscardHandler)}, retain)
 			return st, err

@@ -40,6 +40,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/recovery/peer"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/coordinator/web"
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
@@ -80,6 +81,9 @@ type Config struct {
 
 	// StoreName is how status names the store, such as "sqlite:/var/lib/fealty/db".
 	StoreName string
+
+	// StoreProcess is that of an embedded store, which runs beside this coordinator. The caller ends it. Nil: there is none.
+	StoreProcess storeguard.Process
 
 	// Listener serves members, people and joins over TLS. Required.
 	Listener net.Listener

@@ -146,7 +146,7 @@ func (c *Coordinator) wire(o own) error {
 	cfg, r := c.cfg, &c.parts
 	r.StoreGuard = storeguard.New(storeguard.Config{
 		Store: cfg.Store, StoreName: cfg.StoreName, Patience: authority.StorePatience, Unguarded: unguarded,
-		FS: c.fs, Dir: cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
+		FS: c.fs, Dir: cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures, Process: cfg.StoreProcess,
 		InForce: func() (storeguard.Head, bool) {
 			s := r.Head.State()
 			return s.StoredHead(), s.Phase == authority.Ready

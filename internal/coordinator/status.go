@@ -265,7 +265,7 @@ func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding)
 	if !c.parts.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
 		out = append(out, finding.New(errcode.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return slices.Concat(out, c.parts.StoreGuard.LostFindings(), c.parts.StoreGuard.UnkeptFindings(),
+	return slices.Concat(out, c.parts.StoreGuard.LostFindings(), c.parts.StoreGuard.UnkeptFindings(), c.parts.StoreGuard.ProcessFindings(),
 		c.parts.Self.CertificateFindings())
 }
 

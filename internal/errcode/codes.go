@@ -229,6 +229,9 @@ const (
 	StoreHeld           Code = "FE-S119"
 	StoreOverloaded     Code = "FE-S120"
 	StoreUnrecorded     Code = "FE-S121"
+	StoreProgramMissing Code = "FE-S122"
+	StoreNotStarted     Code = "FE-S123"
+	StoreProcessEnded   Code = "FE-S124"
 
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
+	"github.com/fealty-io/fealty/internal/store/embedded"
 	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
@@ -46,6 +47,7 @@ func (k Check) Group() string { return k.ID[:strings.IndexByte(k.ID, '.')] }
 type Environment struct {
 	Now                 time.Time
 	Data, Listen, Store string                             // blank: not given
+	StoreProgram        string                             // the path of that of an embedded store
 	Free                func(path string) (uint64, error)  // as [FreeSpace]
 	Limit               func(which string) (uint64, error) // as [ResourceLimit]
 	Dial                func(address string) error         // over TCP, and closes what it opened
@@ -117,7 +119,8 @@ func All() []Check {
 		{"pre.memlock", "secrets can be locked in memory", "Pages with secrets are locked, so that they never reach " +
 			"a swap file. The limit on that must have room for them.", nil, lookMemlock},
 		{"pre.store", "the store can be reached", "For --store postgres://… and etcd://… a server accepts " +
-			"connections. For a file, its folder can be used.", nil, lookStoreURL},
+			"connections. For a file, its folder can be used. For an embedded one, its program fealty-store is there.", nil,
+			lookStoreURL},
 		{"pre.keepers", "the keepers of the manifest can be used",
 			"Each keeper of --manifest is looked at, and neither run nor made: its path is absolute; the program of " +
 				"exec: is one that only root and this user can change, with all folders and links to it; the key " +
@@ -328,11 +331,22 @@ func lookMemlock(s *Environment) Result {
 
 func lookStoreURL(s *Environment) Result {
 	scheme, rest, ok := strings.Cut(s.Store, "://")
+	folder, brought := settings.EmbeddedFolder(s.Store)
+	if brought {
+		if err := embedded.CheckProgram(s.StoreProgram); err != nil {
+			return Result{Failed, err.Error(), "put fealty-store of the same release beside fealty, or set FEALTY_STORE_PROGRAM"}
+		}
+	}
 	switch {
 	case s.Store == "":
 		return Result{NotAsked, "no --store is given", ""}
-	case !ok:
+	case brought && folder == "": // in the data folder, which has a check of its own
+		return fine("%s is there", s.StoreProgram)
+	case !ok || brought:
 		rest = strings.TrimPrefix(s.Store, "sqlite:")
+		if brought {
+			rest = folder
+		}
 		dir := filepath.Dir(rest)
 		switch err := writable(dir); {
 		case errors.Is(err, fs.ErrNotExist):
@@ -810,6 +824,9 @@ func lookServer(s *Environment) Result {
 	r, err := s.Server()
 	switch {
 	case errors.Is(err, ErrNotAsked):
+		if _, ok := settings.EmbeddedFolder(s.Store); ok {
+			return Result{NotAsked, "the server of an embedded store is asked by its coordinator alone", ""}
+		}
 		return Result{NotAsked, "no server of a store is given by --store or FEALTY_STORE", ""}
 	case errors.Is(err, engine.ErrSchema):
 		return fine("it is; its schema is another matter")

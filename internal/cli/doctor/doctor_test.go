@@ -152,6 +152,18 @@ var spoils = []struct {
 	{"pre.store", "no member of etcd is up", func(_ *testing.T, g *ground) {
 		g.Store, g.Dial = "etcd://a:1,b:2/x", func(string) error { return errors.New("refused") }
 	}, doctor.Failed},
+	{"pre.store", "embedded", func(t *testing.T, g *ground) {
+		g.Store, g.StoreProgram = "embedded", program(t, filepath.Join(g.Data, "program"), 0o700)
+	}, doctor.OK},
+	{"pre.store", "embedded, and no program", func(t *testing.T, g *ground) {
+		g.Store, g.StoreProgram = "embedded", filepath.Join(g.Data, "fealty-store")
+	}, doctor.Failed},
+	{"pre.store", "embedded in a folder", func(t *testing.T, g *ground) {
+		g.Store, g.StoreProgram = "embedded:"+filepath.Join(g.Data, "store"), program(t, filepath.Join(g.Data, "program"), 0o700)
+	}, doctor.OK},
+	{"pre.store", "embedded below what is no folder", func(t *testing.T, g *ground) {
+		g.Store, g.StoreProgram = "embedded:"+filepath.Join(touch(t, filepath.Join(g.Data, "f")), "store"), program(t, filepath.Join(g.Data, "program"), 0o700)
+	}, doctor.Failed},
 	{"pre.store", "over a socket", func(_ *testing.T,
 		g *ground) {
 		g.Store = "postgres:///fealty?host=/run/postgresql"

@@ -60,6 +60,13 @@ func folderOfStore(v settings.Value, err error) error {
 	if !ok || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
+	if folder, ok := settings.EmbeddedFolder(v.Text); ok {
+		flag := "--store"
+		if folder == "" {
+			flag = "--data"
+		}
+		return errcode.Wrap(err, errcode.FolderUnusable, "dir", filepath.Dir(p.Path), "cause", p.Path+": "+p.Err.Error(), "flag", flag)
+	}
 	dir, flag := filepath.Dir(strings.TrimPrefix(v.Text, settings.SqliteScheme)), "--store"
 	if v.Rank == settings.FromDefault {
 		dir, flag = filepath.Dir(dir), "--data"

@@ -42,10 +42,14 @@ func Coordinator(c *program.CLI) *cobra.Command {
 of its log again.
 
 A coordinator that starts for the first time has no manifest, and says how to give it one. It keeps the
-cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
+cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.
+
+With --store embedded it brings its store along, as a process that it starts and ends. In this release such a store is
+for one coordinator: it replicates nothing.`,
 		Sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
   fealty coordinator --config /etc/fealty/coordinator.yaml --print-config
   fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'
+  fealty coordinator --store embedded
   fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		Groups: []settings.Group{settings.Coordinator, settings.Process},
 		GoesOn: program.Always,
@@ -160,7 +164,7 @@ func runCoordinator(ctx context.Context, c *program.CLI, cfg *settings.Values, r
 	}
 	Harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: data, Store: st, StoreName: name, Listener: listener,
+		DataDir: data, Store: st, StoreName: name, StoreProcess: processOf(st), Listener: listener,
 		Monitoring: coordinator.Monitoring{Listener: metrics, Output: r.Output,
 			LivenessStore: cfg.Text("liveness_store") == "true"},
 		Advertise: advertised(cfg.List("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
@@ -199,7 +203,8 @@ const aloneLease = 30 * time.Second
 // leaseOf returns lease and beat of a coordinator on this store.
 func leaseOf(cfg *settings.Values, name string) (lease, beat time.Duration, err error) {
 	lease, beat = cfg.Duration("lease"), cfg.Duration("beat")
-	if cfg.Find("lease").Rank == settings.FromDefault && strings.HasPrefix(name, settings.SqliteScheme) {
+	if cfg.Find("lease").Rank == settings.FromDefault && (strings.HasPrefix(name, settings.SqliteScheme) ||
+		strings.HasPrefix(name, settings.EmbeddedScheme)) {
 		lease = aloneLease
 	}
 	if cfg.Find("beat").Rank == settings.FromDefault {

@@ -12,7 +12,10 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/doctor"
 	"github.com/fealty-io/fealty/internal/cli/program"
 	"github.com/fealty-io/fealty/internal/cli/settings"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/embedded"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -42,6 +45,17 @@ func OpenStoreThere(ctx context.Context, c *program.CLI, cfg *settings.Values, l
 		}
 		return OpenStore(ctx, c, cfg, Running{Log: log}) // which says what is wrong with it
 	}
+	if _, ok := settings.EmbeddedFolder(v.Text); ok {
+		folder, err := embeddedFolder(cfg, v)
+		if err != nil {
+			return nil, "", err
+		}
+		_, err = os.Stat(filepath.Join(folder, embedded.DataName))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, settings.EmbeddedScheme + folder, nil
+		}
+		return OpenStore(ctx, c, cfg, Running{Log: log}) // which says what is wrong with it
+	}
 	r, err := doctor.InspectServer(ctx, v.Text, c.Getenv(etcd.PasswordVariable), 0)
 	if err != nil {
 		return nil, "", doctor.StoreError(v, err)
@@ -65,6 +79,17 @@ func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v se
 		}
 		return st, settings.SqliteScheme + file, nil
 	}
+	if _, ok := settings.EmbeddedFolder(v.Text); ok {
+		folder, err := embeddedFolder(cfg, v)
+		if err != nil {
+			return nil, "", err
+		}
+		st, err := openEmbedded(ctx, c, cfg, folder, r, retain)
+		if err != nil {
+			return nil, "", doctor.StoreError(v, err)
+		}
+		return st, st.Name(), nil
+	}
 	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
 		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: r.Log, Reload: r.Reload, RetainCommits: retain,
 			Password: c.Getenv(etcd.PasswordVariable)})
@@ -82,4 +107,58 @@ func OpenStoreAt(ctx context.Context, c *program.CLI, cfg *settings.Values, v se
 		return nil, "", doctor.StoreError(v, err)
 	}
 	return st, st.Name(), nil
+}
+
+// embeddedFolder returns the whole path of the folder that the address of an embedded store names.
+func embeddedFolder(cfg *settings.Values, v settings.Value) (string, error) {
+	folder, _ := settings.EmbeddedFolder(v.Text)
+	if folder == "" {
+		if !cfg.Has("data") {
+			return "", errcode.New(errcode.BadSetting, "from", v.From, "key", v.Key, "problem", "this command knows no data folder of a "+
+				"coordinator: name the store's own, as in embedded:/var/lib/fealty/coordinator/store/embedded", "page",
+				"explain config."+v.Key)
+		}
+		folder = filepath.Join(cfg.Path("data"), "store", "embedded")
+	}
+	return filepath.Abs(cfg.Within(folder))
+}
+
+// embeddedStore is a store with the process that keeps it.
+type embeddedStore struct {
+	*etcd.Store
+	process *embedded.Process
+}
+
+// Close closes the store, and then ends its process.
+func (s *embeddedStore) Close() error { return errors.Join(s.Store.Close(), s.process.Close()) }
+
+// openEmbedded starts the server of the embedded store in folder, and opens the store.
+func openEmbedded(ctx context.Context, c *program.CLI, cfg *settings.Values, folder string, r Running,
+	retain int) (*embeddedStore, error) {
+	path := cfg.Within(c.Getenv("FEALTY_STORE_PROGRAM"))
+	if cfg.Has("store_program") {
+		path = cfg.Path("store_program")
+	}
+	path, err := embedded.FindProgram(path)
+	if err != nil {
+		return nil, err
+	}
+	p, err := embedded.Start(ctx, embedded.Config{Program: path, Dir: folder, Locks: r.Locks, Log: r.Log})
+	if err != nil {
+		return nil, err
+	}
+	st, err := etcd.OpenSocket(ctx, p.Socket(), settings.EmbeddedScheme+folder,
+		etcd.Options{Log: r.Log, RetainCommits: retain, Known: p.Down})
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return &embeddedStore{st, p}, nil
+}
+
+// processOf returns the process of an embedded store; nil if st is another one.
+func processOf(st store.Store) storeguard.Process {
+	if s, ok := st.(*embeddedStore); ok {
+		return s.process
+	}
+	return nil
 }

@@ -88,7 +88,7 @@ func TestStoreNotOpened(t *testing.T) {
 			"error FE-U113: FEALTY_STORE sets store", "/nowhere/root.pem"}},
 
 		{"keywords", "host=127.0.0.1 password=" + secret, 3, []string{"error FE-U113: FEALTY_STORE sets store", "named by a URL", "postgres://USER@HOST"}},
-		{"another database", "mysql://fealty:" + secret + "@db/x", 3, []string{"error FE-U113", "knows the stores sqlite, postgres and etcd"}},
+		{"another database", "mysql://fealty:" + secret + "@db/x", 3, []string{"error FE-U113", "knows the stores sqlite, postgres, etcd and embedded"}},
 		{"a password with an @", "postgres://fealty:p@" + secret + "@db/x", 3, []string{"error FE-U113", "has an @"}},
 		{"a password with a slash", "postgres://fealty:1/" + secret + "@db/x", 3, []string{"error FE-U113"}},
 		{"a password with a percent sign", "postgres://fealty:" + secret + "%zz@db/x", 3, []string{"error FE-U113", "cannot be read"}},

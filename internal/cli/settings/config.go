@@ -62,6 +62,11 @@ func (c *Values) Find(key string) Value {
 	return c.InForce[i]
 }
 
+// Has reports whether a setting is one of this command.
+func (c *Values) Has(key string) bool {
+	return slices.ContainsFunc(c.InForce, func(v Value) bool { return v.Key == key })
+}
+
 // Text returns a value as it was written.
 func (c *Values) Text(key string) string { return c.Find(key).Text }
 

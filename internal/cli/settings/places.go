@@ -15,13 +15,33 @@ import (
 const (
 	SqliteScheme = "sqlite:"
 	EtcdScheme   = "etcd:"
+
+	// EmbeddedStore is the address of the store that a coordinator brings along, in its data folder; EmbeddedScheme
+	// begins that of one in a folder of its own.
+	EmbeddedStore  = "embedded"
+	EmbeddedScheme = "embedded:"
 )
+
+// EmbeddedFolder returns the folder that the address of an embedded store names, or "" for the one in the data folder;
+// false if it is that of another store.
+func EmbeddedFolder(text string) (folder string, ok bool) {
+	if text == EmbeddedStore {
+		return "", true
+	}
+	return strings.CutPrefix(text, EmbeddedScheme)
+}
 
 // CheckStore says what is wrong with the address of a store, or "".
 func CheckStore(text string) string {
 	if path, ok := strings.CutPrefix(text, SqliteScheme); ok {
 		if path == "" {
 			return "it names no file"
+		}
+		return ""
+	}
+	if folder, ok := EmbeddedFolder(text); ok {
+		if folder == "" && text != EmbeddedStore {
+			return "it names no folder"
 		}
 		return ""
 	}
@@ -36,7 +56,7 @@ func CheckStore(text string) string {
 		if strings.Contains(text, "dbname=") || strings.Contains(text, "host=") {
 			return "a database is named by a URL here, not by keywords"
 		}
-		return "this release knows the stores sqlite, postgres and etcd"
+		return "this release knows the stores sqlite, postgres, etcd and embedded"
 	}
 	if e, ok := errors.AsType[*postgres.AddressError](postgres.CheckURL(text)); ok {
 		return "the URL " + e.Problem
@@ -46,7 +66,7 @@ func CheckStore(text string) string {
 
 // ShownStore is the address of a store without passwords.
 func ShownStore(text string) string {
-	if strings.HasPrefix(text, SqliteScheme) || !strings.ContainsAny(text, ":=@") {
+	if strings.HasPrefix(text, SqliteScheme) || strings.HasPrefix(text, EmbeddedScheme) || !strings.ContainsAny(text, ":=@") {
 		return text
 	}
 	if strings.HasPrefix(text, EtcdScheme) && etcd.CheckURL(text) == nil {

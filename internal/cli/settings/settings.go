@@ -175,14 +175,20 @@ var table = sync.OnceValue(func() []*Setting {
 			More: "It is made with mode 0700 and belongs to one process. It holds no secret of the cluster, only the " +
 				"key by which this coordinator enrols."},
 		{Key: "store", Groups: []Group{Coordinator, BackupRestore}, Form: StoreForm,
-			Help: "the cluster's durable store, sqlite:PATH, postgres://HOST/DATABASE or etcd://HOST:PORT/PREFIX",
+			Help: "the cluster's durable store, sqlite:PATH, postgres://HOST/DATABASE, etcd://HOST:PORT/PREFIX or embedded",
 			Zero: "sqlite:DATA/store/fealty.db",
 			More: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL " +
 				"takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into " +
 				"PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed " +
 				"nowhere. etcd is version 3.4 or later; its URL takes ca, cert and key, files for TLS, server-name, " +
 				"tls=off, password-file for the user in it (or the password stands in FEALTY_ETCD_PASSWORD), and " +
-				"compaction=everything."},
+				"compaction=everything. embedded is an etcd server that this coordinator starts and ends, with its data in " +
+				"DATA/store/embedded or, as embedded:PATH, in that folder. In this release it is for one coordinator, as " +
+				"sqlite is: it replicates nothing."},
+		{Key: "store_program", Groups: []Group{Coordinator, BackupRestore}, Form: PathForm,
+			Help: "the program that keeps an embedded store",
+			Zero: "fealty-store, beside this program",
+			More: "It has to be of the same release."},
 		{Key: "listen", Groups: []Group{Coordinator}, Form: AddressForm, Init: ":7443",
 			Help: "serve members, people and joins on this address",
 			Zero: ":7443, on every address of this machine"},
@@ -490,7 +496,7 @@ func (s *Setting) Want() string {
 	case ConsumersForm:
 		return "USER or @GROUP, with :SCOPE+SCOPE to name what it may see; several of them separated by commas"
 	case StoreForm:
-		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or etcd://USER@HOST:PORT/PREFIX"
+		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, etcd://USER@HOST:PORT/PREFIX, embedded or embedded:PATH"
 	case HexForm:
 		return "64 hex digits, the root pin that fealty status -o wide shows at a coordinator of the cluster"
 	case PeersForm:

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
+	"github.com/fealty-io/fealty/internal/store/embedded"
 	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -59,8 +60,8 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			}
 			s := environment(ctx, c, cfg)
 			s.Listen, s.Store = listen, store
-			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) &&
-				!strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
+			if _, brought := settings.EmbeddedFolder(store); store != "" && !brought &&
+				!strings.HasPrefix(store, settings.SqliteScheme) && !strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
 				c.Say("the password of the database stands in the command line, where every user of this machine can " +
 					"read it: use FEALTY_STORE, or PGPASSFILE, instead")
 			}
@@ -71,6 +72,11 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 					}
 				}
 			}
+			storeProgram, err := embedded.FindProgram(cfg.Within(c.Getenv("FEALTY_STORE_PROGRAM")))
+			if err != nil {
+				return err
+			}
+			s.StoreProgram = storeProgram
 			s.Keepers = func() ([]manifest.Owner, error) {
 				if manifestFile == "" {
 					return nil, doctor.ErrNotAsked

@@ -75,6 +75,9 @@ type Config struct {
 	// seemed to be lost, or shows none now: the head is to be looked at.
 	Moved func()
 
+	// Process is that of an embedded store, which this coordinator started. Nil: its store is no process of its own.
+	Process Process
+
 	// Lost is called by [Guard.Run] once the store is known to have lost something.
 	Lost func()
 

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/node/verdict"
 	"github.com/fealty-io/fealty/internal/platform/durable"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store/embedded"
 	"github.com/fealty-io/fealty/internal/store/engine"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
@@ -93,6 +94,15 @@ func Translate(err error) *errcode.Error {
 	}
 	if e, ok := errors.AsType[*sqlite.LockedError](err); ok {
 		return errcode.Wrap(err, errcode.StoreLocked, "path", e.Path, "pid", e.PID)
+	}
+	if e, ok := errors.AsType[*embedded.LockedError](err); ok {
+		return errcode.Wrap(err, errcode.StoreLocked, "path", e.Dir, "pid", e.PID)
+	}
+	if e, ok := errors.AsType[*embedded.ProgramError](err); ok {
+		return errcode.Wrap(err, errcode.StoreProgramMissing, "program", e.Path, "cause", e.Err.Error())
+	}
+	if e, ok := errors.AsType[*embedded.StartError](err); ok {
+		return errcode.Wrap(err, errcode.StoreNotStarted, "dir", e.Dir, "cause", e.Said)
 	}
 	if e, ok := errors.AsType[*engine.SchemaError](err); ok {
 		return errcode.Wrap(err, errcode.StoreNewerSchema, "store", e.Store, "found", e.Found, "known", e.Known)
