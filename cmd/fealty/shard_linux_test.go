@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -312,18 +313,18 @@ func TestZombieShard(t *testing.T) {
 	if _, metrics := a.get("provider", "/metrics"); !strings.Contains(metrics, `fealty_provider_refused_total{reason="stale"}`) {
 		t.Errorf("the provider does not count it: %s", metrics)
 	}
-	fenced := 0
-	for said, err := range execute.Replay(execute.Export(durable.OS(), filepath.Join(a.dir, "first.data", "journal"))) {
-		if err != nil {
-			t.Fatal(err)
+	// The log tells at once, and the journal once the call that was refused is over.
+	wait.UntilNil(t, "its journal tells", func() error {
+		for said, err := range execute.Replay(execute.Export(durable.OS(), filepath.Join(a.dir, "first.data", "journal"))) {
+			if err != nil {
+				return err
+			}
+			if said.Outcome == "fenced" {
+				return nil
+			}
 		}
-		if said.Outcome == "fenced" {
-			fenced++
-		}
-	}
-	if fenced == 0 {
-		t.Error("its journal does not tell")
-	}
+		return errors.New("nothing of the fence")
+	})
 
 	// The other one goes on.
 	next.wants(6)

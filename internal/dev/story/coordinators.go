@@ -56,11 +56,17 @@ func leaderKilled(ctx context.Context, c *cluster.Cluster) (string, error) {
 	if err := c.AwaitReady(ctx); err != nil {
 		return "", err
 	}
-	if again, now, err := c.Leader(ctx); err != nil || again != next || now != nextTerm {
+	// On a busy machine a lease may run out at any time: then somebody leads in a later term.
+	again, now, err := c.Leader(ctx)
+	if err != nil || now < nextTerm || now == nextTerm && again != next {
 		return "", fmt.Errorf("after %s came back %s leads under term %d (%w)", old, again, now, err)
 	}
-	return fmt.Sprintf("%s was killed in term %d; %s leads in term %d after %d ms, and the nodes use what it published after %d ms; %s came back and follows",
-		old, term, next, nextTerm, took.Milliseconds(), wrote.Milliseconds(), old), nil
+	then := old + " came back and follows"
+	if now != nextTerm {
+		then = fmt.Sprintf("%s came back, and %s leads in term %d", old, again, now)
+	}
+	return fmt.Sprintf("%s was killed in term %d; %s leads in term %d after %d ms, and the nodes use what it published after %d ms; %s",
+		old, term, next, nextTerm, took.Milliseconds(), wrote.Milliseconds(), then), nil
 }
 
 func lateWrite(ctx context.Context, c *cluster.Cluster) (string, error) {
@@ -117,12 +123,16 @@ func lateWrite(ctx context.Context, c *cluster.Cluster) (string, error) {
 			return "", fmt.Errorf("it failed for %s at %d", conflict.Key, conflict.Want)
 		}
 	}
+	// The successor may have published more meanwhile; nothing became what the late one wrote.
 	after, err := c.Store().List(ctx, "publication/")
 	if err != nil {
 		return "", err
 	}
-	if !slices.EqualFunc(before.Entries, after.Entries, func(a, b store.Entry) bool { return a.Version == b.Version && bytes.Equal(a.Value, b.Value) }) {
-		return "", errors.New("what is published is another one than before")
+	for _, w := range late.Put {
+		is := func(e store.Entry) bool { return e.Key == w.Key && bytes.Equal(e.Value, w.Value) }
+		if slices.ContainsFunc(after.Entries, is) && !slices.ContainsFunc(before.Entries, is) {
+			return "", fmt.Errorf("%s is what the late one wrote", w.Key)
+		}
 	}
 	if err := c.StartCoordinator(ctx, old); err != nil {
 		return "", err
