@@ -473,7 +473,7 @@ func testRaisedForgets(t T, e Engine) {
 		MustCommit(t, s, Put("k", fmt.Sprint(i)))
 	}
 	WaitFor(t, func() bool {
-		ctx, cancel := context.WithTimeout(Limited(t), 100*time.Millisecond) // while they are kept it would wait for more
+		ctx, cancel := context.WithTimeout(Limited(t), time.Second) // while they are kept it would wait for more
 		defer cancel()
 		compacted, _ := errors.AsType[*store.CompactedError](only(s.Changes(ctx, "none/", early)))
 		return compacted != nil && compacted.Oldest > floor

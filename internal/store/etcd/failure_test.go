@@ -25,8 +25,8 @@ import (
 	"github.com/fealty-io/fealty/test/wait"
 )
 
-// impatient finds out soon that nobody answers.
-var impatient = etcd.Options{Timeout: 500 * time.Millisecond, Heartbeat: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+// impatient finds out soon that nobody answers. A server of a busy machine is to be heard all the same.
+var impatient = etcd.Options{Timeout: 2 * time.Second, Heartbeat: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
 
 // TestLinearizableWhileKilled records random calls while servers are killed and
 // started again: the only one, and one of three.
@@ -55,7 +55,7 @@ func TestLostCommit(t *testing.T) {
 	prefix := server.Prefix()
 	p := proxytest.New(t, server.Members[0].Addr())
 	patient := impatient // a large commit of a busy machine takes its time
-	patient.Timeout = 2 * time.Second
+	patient.Timeout = 4 * time.Second
 	s := openAt(t, server.URLVia(p.Addr(), prefix), patient)
 	direct := openAt(t, server.URL(prefix), etcd.Options{})
 	for _, large := range []bool{false, true} {

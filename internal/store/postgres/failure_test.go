@@ -24,8 +24,9 @@ import (
 	"github.com/fealty-io/fealty/test/wait"
 )
 
-// impatient is for tests in which answers do not come.
-var impatient = postgres.Options{Timeout: time.Second, Heartbeat: 50 * time.Millisecond}
+// impatient is for tests in which answers do not come. A server of a busy machine is to be heard all the same: within half
+// of it a lock, within a quarter the next statement of a transaction.
+var impatient = postgres.Options{Timeout: 3 * time.Second, Heartbeat: 50 * time.Millisecond}
 
 // outcome asks until there is an answer: as long as the server does not know
 // either, it is none.
@@ -592,8 +593,16 @@ func TestDown(t *testing.T) {
 		{"swallowed", way.Addr(), func() error { way.BlackHole(); return nil }, func() error { way.Heal(); return nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := openAt(t, server.URLVia(c.addr, server.Database(t)), impatient)
-			mustCommit(t, s, put("k", "1"))
+			brief := impatient // many calls wait for as long; what has to be answered is tried again
+			brief.Timeout = time.Second
+			url := server.URLVia(c.addr, server.Database(t))
+			var s *postgres.Store
+			wait.UntilNil(t, "the store is opened", func() (err error) { s, err = postgres.Open(t.Context(), url, brief); return err })
+			t.Cleanup(func() { s.Close() })
+			commits := func(value string) {
+				wait.UntilNil(t, "a commit", func() error { _, err := s.Commit(t.Context(), put("k", value)); return err })
+			}
+			commits("1")
 			if err := c.down(); err != nil {
 				t.Fatal(err)
 			}
@@ -601,7 +610,7 @@ func TestDown(t *testing.T) {
 				if err := c.up(); err != nil {
 					t.Fatal(err)
 				}
-				mustCommit(t, s, put("k", "2"))
+				commits("2")
 			}()
 			calls := map[string]func() error{
 				"Get":     func() error { _, err := s.Get(t.Context(), "k"); return err },

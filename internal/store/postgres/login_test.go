@@ -223,7 +223,7 @@ func TestCertificatesRotate(t *testing.T) {
 	})
 	// A root that is gone from the file is not believed any more, whatever worked before.
 	foreign, _ := pgtest.Certificate(t)
-	s := openAt(t, r.url, postgres.Options{Timeout: 2 * time.Second})
+	s := openAt(t, r.url, impatient)
 	write(t, root, string(foreign))
 	server.Exec(t, database, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'server'")
 	if _, err := s.Get(t.Context(), "k"); err == nil {

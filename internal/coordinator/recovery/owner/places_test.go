@@ -26,7 +26,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.C.Parts().Shown.Verification.SetLimits(func(l *ratelimit.Limits) { l.Patience = 2 * time.Second })
+	f.C.Parts().Shown.Verification.SetLimits(func(l *ratelimit.Limits) { l.Patience = 10 * time.Second }) // also for the data owner, on a busy machine
 	want := recovery.Expected{Manifest: f.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
