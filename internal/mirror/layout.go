@@ -62,7 +62,7 @@ const (
 	// MaxBundle bounds a trust bundle with its envelope.
 	MaxBundle = internalsnapshot.DefaultContent + internalsnapshot.MaxHeader + 4<<10
 
-	// MaxHeaders bounds the headers of a generation.
+	// MaxHeaders bounds the headers of a generation, and the leaves of its tree.
 	MaxHeaders = 1 << 20
 
 	tileWidth  = 256 // nodes under one of a tree's files
@@ -142,7 +142,7 @@ type generation struct {
 	// and Pages are the hashes of the pages of buckets.
 	Bits  int      `json:"bucket_bits"`
 	Pages []string `json:"bucket_pages"`
-	// Keys has the path of the first header under each of the tree's lowest files.
+	// Keys has for each of the tree's lowest files the least path of a header under it.
 	Keys ref `json:"tree_keys"`
 }
 
@@ -178,7 +178,7 @@ type bucket struct {
 }
 
 type bucketHeader struct {
-	Path    string `json:"path"` // the headers are in the tree in the order of their paths
+	Path    string `json:"path"` // by which Keys say under which file of the tree it is
 	Scope   string `json:"scope"`
 	Subject string `json:"subject"`
 	Header  []byte `json:"header"`

@@ -79,7 +79,7 @@ func OpenAt(ctx context.Context, source Source, p Pointer) (*Tree, error) {
 		return nil, malformed("the record", err.Error())
 	}
 	if record.TreeSize == 0 || record.TreeSize > MaxHeaders {
-		return nil, malformed("the record", fmt.Sprintf("a tree of %d headers, want 1 to %d", record.TreeSize, MaxHeaders))
+		return nil, malformed("the record", fmt.Sprintf("a tree of %d leaves, want 1 to %d", record.TreeSize, MaxHeaders))
 	}
 	t.record = &record
 	return t, nil

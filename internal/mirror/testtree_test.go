@@ -59,6 +59,41 @@ func publicationOf(t tb, generation uint64, versions []int) Publication {
 	return p
 }
 
+// spread gives the headers other leaves, in a tree with holes, and not in the order of their paths: header i is leaf at(i).
+func spread(t tb, p Publication, leaves int, at func(i int) int) Publication {
+	t.Helper()
+	p.Headers = slices.Clone(p.Headers)
+	p.Leaves, p.Hole = leaves, snapshot.Digest{1}
+	for i := range p.Headers {
+		p.Headers[i].Index = at(i)
+	}
+	record, err := p.Signed.ReadRecord()
+	if err != nil {
+		t.Fatalf("read the record: %v", err)
+	}
+	tree := treeOf(p)
+	p.Root, record.Root, record.TreeSize = tree.Root(), tree.Root(), tree.Size()
+	signed, err := record.Sign(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatalf("sign: %v", err)
+	}
+	p.Signed = *signed
+	return p
+}
+
+// treeOf returns the tree of a publication.
+func treeOf(p Publication) *snapshot.Tree {
+	leaves := slices.Repeat([]snapshot.Digest{p.Hole}, p.Leaves)
+	for _, h := range p.Headers {
+		if p.Leaves == 0 {
+			leaves = append(leaves, h.Leaf)
+		} else {
+			leaves[h.Index] = h.Leaf
+		}
+	}
+	return snapshot.NewTree(leaves)
+}
+
 // onDisk is a source over a file system of this project.
 type onDisk struct {
 	files durable.FS
@@ -97,11 +132,7 @@ func check(t tb, source Source, p Publication) {
 	if changes, err := tree.RootChanges(ctx); err != nil || len(changes) != len(p.RootChanges) {
 		t.Fatalf("changes of root %q, %v", changes, err)
 	}
-	var leaves []snapshot.Digest
-	for _, h := range p.Headers {
-		leaves = append(leaves, h.Leaf)
-	}
-	want := snapshot.NewTree(leaves)
+	want := treeOf(p)
 	step := max(1, len(p.Headers)/300)
 	for i := 0; i < len(p.Headers); i += step {
 		h := p.Headers[i]
@@ -109,7 +140,11 @@ func check(t tb, source Source, p Publication) {
 		if err != nil {
 			t.Fatalf("header %d of %d: %v", i, len(p.Headers), err)
 		}
-		proof, err := want.Proof(i)
+		at := i
+		if p.Leaves > 0 {
+			at = h.Index
+		}
+		proof, err := want.Proof(at)
 		if err != nil {
 			t.Fatalf("proof %d: %v", i, err)
 		}

@@ -18,12 +18,12 @@ import (
 
 // Header is one header of a publication.
 type Header struct {
-	// Path orders the headers: they are sorted by it.
 	Path    string
 	Scope   snapshot.Scope
 	Subject string
 	Bytes   []byte
 	Leaf    snapshot.Digest
+	Index   int // of the leaf, in a tree with holes
 	Content snapshot.Digest
 }
 
@@ -34,10 +34,16 @@ type Publication struct {
 	Generation     uint64
 	Root           snapshot.Digest
 	Signed         snapshot.Publication
-	Headers        []Header // the leaves of the tree
-	TrustBundle    []byte   // encoded
-	RootChanges    [][]byte
-	Links          [][]byte // the newest transitions of the history, oldest first
+	Headers        []Header
+
+	// Leaves is how many leaves the tree has, of which each header says which one it is, and Hole is what the others are.
+	// 0: the headers are the leaves, and are sorted by path.
+	Leaves int
+	Hole   snapshot.Digest
+
+	TrustBundle []byte // encoded
+	RootChanges [][]byte
+	Links       [][]byte // the newest transitions of the history, oldest first
 
 	// Content returns the content with a hash, nil if there is none.
 	Content func(snapshot.Digest) []byte
@@ -81,7 +87,7 @@ type file struct {
 
 // written is a bucket as it was written.
 type written struct {
-	leaves snapshot.Digest // over its headers' leaves: the same have the same bucket
+	is     snapshot.Digest // over its headers' leaves and paths: the same have the same bucket
 	object snapshot.Digest
 }
 
@@ -277,14 +283,15 @@ func (w *Writer) collect() error {
 
 // writeTree writes what headers, contents and the tree over them need.
 func (w *Writer) writeTree(ctx context.Context, p Publication) error {
-	if len(p.Headers) == 0 || len(p.Headers) > MaxHeaders {
-		return fmt.Errorf("mirror: a generation of %d headers, want 1 to %d", len(p.Headers), MaxHeaders)
+	if n := max(len(p.Headers), p.Leaves); len(p.Headers) == 0 || n > MaxHeaders {
+		return fmt.Errorf("mirror: a generation of %d headers, %d leaves, want 1 to %d", len(p.Headers), n, MaxHeaders)
+	}
+	t, err := place(p)
+	if err != nil {
+		return err
 	}
 	refs := make(map[string]bool)
-	for i, h := range p.Headers {
-		if i > 0 && p.Headers[i-1].Path >= h.Path {
-			return fmt.Errorf("mirror: the headers are not sorted by path at %.80q", h.Path)
-		}
+	for _, h := range p.Headers {
 		if refs[objectName(h.Content)] {
 			continue
 		}
@@ -300,13 +307,13 @@ func (w *Writer) writeTree(ctx context.Context, p Publication) error {
 		}
 	}
 	g := generation{}
-	keys, err := w.writeTiles(ctx, p, refs)
+	keys, err := w.writeTiles(ctx, p, t, refs)
 	if err != nil {
 		return err
 	}
 	g.Keys = keys
 	bits := bitsFor(len(p.Headers), w.bits)
-	buckets, err := w.writeBuckets(ctx, p, bits, refs)
+	buckets, err := w.writeBuckets(ctx, p, t, bits, refs)
 	if err != nil {
 		return err
 	}
@@ -326,16 +333,46 @@ func (w *Writer) writeTree(ctx context.Context, p Publication) error {
 	return nil
 }
 
-// writeTiles writes the tree, and what finds a leaf in it.
-func (w *Writer) writeTiles(ctx context.Context, p Publication, refs map[string]bool) (ref, error) {
-	nodes := make([]snapshot.Digest, len(p.Headers))
-	var first []string
-	for i, h := range p.Headers {
-		nodes[i] = h.Leaf
-		if i%tileWidth == 0 {
-			first = append(first, h.Path)
+// placed are the leaves of a tree, and what finds a header among them.
+type placed struct {
+	leaves []snapshot.Digest
+	keys   []string // of the files of level 0, sorted
+	paths  []string // of each header, which is in the file of the last key that is not above it
+}
+
+// place lays the headers out as the leaves that they are. Where these are in the order of the headers' paths, a file is found by
+// the path of its first header. Else it is found by its number, so that a header stays as it is while others in its file move.
+func place(p Publication) (placed, error) {
+	t := placed{paths: make([]string, len(p.Headers))}
+	if p.Leaves == 0 {
+		for i, h := range p.Headers {
+			if i > 0 && t.paths[i-1] >= h.Path {
+				return placed{}, fmt.Errorf("mirror: the headers are not sorted by path at %.80q", h.Path)
+			}
+			if i%tileWidth == 0 {
+				t.keys = append(t.keys, h.Path)
+			}
+			t.leaves, t.paths[i] = append(t.leaves, h.Leaf), h.Path
 		}
+		return t, nil
 	}
+	key := func(file int) string { return fmt.Sprintf("%04d", file) }
+	for file := 0; file*tileWidth < p.Leaves; file++ {
+		t.keys = append(t.keys, key(file))
+	}
+	t.leaves = slices.Repeat([]snapshot.Digest{p.Hole}, p.Leaves)
+	for i, h := range p.Headers {
+		if h.Index < 0 || h.Index >= p.Leaves || t.leaves[h.Index] != p.Hole {
+			return placed{}, fmt.Errorf("mirror: %.80q is leaf %d of %d, which is not there or another's", h.Path, h.Index, p.Leaves)
+		}
+		t.leaves[h.Index], t.paths[i] = h.Leaf, key(h.Index/tileWidth)
+	}
+	return t, nil
+}
+
+// writeTiles writes the tree, and what finds a leaf in it.
+func (w *Writer) writeTiles(ctx context.Context, p Publication, t placed, refs map[string]bool) (ref, error) {
+	nodes := t.leaves
 	for level := 0; ; level++ {
 		var up []snapshot.Digest
 		for under := range slices.Chunk(nodes, tileWidth) {
@@ -360,13 +397,13 @@ func (w *Writer) writeTiles(ctx context.Context, p Publication, refs map[string]
 		}
 		nodes = up
 	}
-	data := encode(first)
+	data := encode(t.keys)
 	hash, err := w.object(data, MaxKeys, refs)
 	return ref{hash.String(), len(data)}, err
 }
 
 // writeBuckets writes the headers by the hash of whom they are for.
-func (w *Writer) writeBuckets(ctx context.Context, p Publication, bits int, refs map[string]bool) ([]written, error) {
+func (w *Writer) writeBuckets(ctx context.Context, p Publication, t placed, bits int, refs map[string]bool) ([]written, error) {
 	members := make([][]int32, 1<<bits)
 	for i, h := range p.Headers {
 		n := bucketOf(h.Scope, h.Subject, bits)
@@ -380,12 +417,12 @@ func (w *Writer) writeBuckets(ctx context.Context, p Publication, bits int, refs
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		var leaves []byte
+		var is []byte
 		for _, i := range in {
-			leaves = append(leaves, p.Headers[i].Leaf[:]...)
+			is = append(append(append(is, p.Headers[i].Leaf[:]...), t.paths[i]...), '\n')
 		}
-		out[n].leaves = snapshot.DigestOf(leaves)
-		if bits == w.bits && n < len(w.buckets) && w.buckets[n].leaves == out[n].leaves {
+		out[n].is = snapshot.DigestOf(is)
+		if bits == w.bits && n < len(w.buckets) && w.buckets[n].is == out[n].is {
 			if name := objectName(w.buckets[n].object); w.known[name] != nil && w.known[name].checked {
 				out[n].object, refs[name] = w.buckets[n].object, true
 				continue
@@ -394,7 +431,7 @@ func (w *Writer) writeBuckets(ctx context.Context, p Publication, bits int, refs
 		var b bucket
 		for _, i := range in {
 			h := p.Headers[i]
-			b.Headers = append(b.Headers, bucketHeader{h.Path, string(h.Scope), h.Subject, h.Bytes})
+			b.Headers = append(b.Headers, bucketHeader{t.paths[i], string(h.Scope), h.Subject, h.Bytes})
 		}
 		var err error
 		if out[n].object, err = w.object(encode(b), MaxBucket, refs); err != nil {

@@ -47,6 +47,65 @@ func TestEveryHeaderIsFound(t *testing.T) {
 		p := publicationOf(t, 4, versions(n, 1))
 		mustWrite(t, w, p)
 		check(t, &onDisk{files: disk.FS(), dir: "pub"}, p)
+		// Anywhere in a tree with holes, whole files among them, and back again.
+		p = spread(t, publicationOf(t, 5, versions(n, 1)), 2*n+700, func(i int) int { return 2*n + 699 - i - i/2 })
+		mustWrite(t, w, p)
+		check(t, &onDisk{files: disk.FS(), dir: "pub"}, p)
+		p = publicationOf(t, 6, versions(n, 1))
+		mustWrite(t, w, p)
+		check(t, &onDisk{files: disk.FS(), dir: "pub"}, p)
+	}
+}
+
+// In a tree with holes, what a header that comes, goes or moves within its file of the tree writes does not depend on how many
+// others there are. One that moves to another file is found there.
+func TestChangesAmongHoles(t *testing.T) {
+	t.Parallel()
+	disk := durabletest.NewDisk()
+	files := &counting{FS: disk.FS()}
+	w := NewWriter(files, "pub", nil)
+	all := versions(3000, 1)
+	moved := func(i int) int { return 3*i + 2 }
+	place := moved
+	mustWrite(t, w, spread(t, publicationOf(t, 1, all), 10_000, place))
+	for _, step := range []struct {
+		what string
+		most int
+		edit func()
+	}{
+		{"a changed header", 8, func() { all[1234] = 2 }},
+		{"a header that comes", 9, func() { all = append(all, 1) }},
+		{"a header that moves within its file", 6, func() {
+			place = func(i int) int {
+				if i == 100 {
+					return moved(i) + 1
+				}
+				return moved(i)
+			}
+		}},
+		{"a header that moves to another file", 9, func() {
+			place = func(i int) int {
+				if i == 100 {
+					return 9999
+				}
+				return moved(i)
+			}
+		}},
+	} {
+		step.edit()
+		files.names = nil
+		p := spread(t, publicationOf(t, w.gen()+1, all), 10_000, place)
+		p.TrustBundle = []byte("the bundle")
+		mustWrite(t, w, p)
+		if len(files.names) > step.most {
+			t.Errorf("%s: %d files were written, want at most %d", step.what, len(files.names), step.most)
+		}
+		check(t, &onDisk{files: disk.FS(), dir: "pub"}, p)
+		if signed, err := Open(t.Context(), &onDisk{files: disk.FS(), dir: "pub"}, testCluster); err != nil {
+			t.Fatal(err)
+		} else if _, err := signed.Header(t.Context(), snapshot.ScopeNodeRuntime, subjectOf(100)); err != nil {
+			t.Errorf("%s: it is not found: %v", step.what, err)
+		}
 	}
 }
 
@@ -206,10 +265,16 @@ func TestWriteRefuses(t *testing.T) {
 			}
 			p.Root = snapshot.NewTree(leaves).Root()
 		},
-		"a missing content":  func(p *Publication) { p.Content = func(snapshot.Digest) []byte { return nil } },
-		"another tree":       func(p *Publication) { p.Root[0] ^= 1 },
-		"no trust bundle":    func(p *Publication) { p.TrustBundle = nil },
-		"a bundle too large": func(p *Publication) { p.TrustBundle = make([]byte, MaxBundle+1) },
+		"two on one leaf": func(p *Publication) {
+			*p = spread(t, *p, 4, func(i int) int { return min(i, 1) })
+		},
+		"a leaf that is not there": func(p *Publication) { p.Leaves, p.Headers[1].Index = 3, 3 },
+		"a leaf below all":         func(p *Publication) { p.Leaves, p.Headers[1].Index = 3, -1 },
+		"too many leaves":          func(p *Publication) { p.Leaves = MaxHeaders + 1 },
+		"a missing content":        func(p *Publication) { p.Content = func(snapshot.Digest) []byte { return nil } },
+		"another tree":             func(p *Publication) { p.Root[0] ^= 1 },
+		"no trust bundle":          func(p *Publication) { p.TrustBundle = nil },
+		"a bundle too large":       func(p *Publication) { p.TrustBundle = make([]byte, MaxBundle+1) },
 	} {
 		disk := durabletest.NewDisk()
 		w := NewWriter(disk.FS(), "pub", nil)
