@@ -384,7 +384,7 @@ type Record struct {
 	Generation     uint64
 
 	Root     Digest
-	TreeSize uint64
+	TreeSize uint64 // leaves: those of headers, and holes between them
 
 	IssuedAt   time.Time
 	FreshUntil time.Time // a node without a newer record is stale from then on

@@ -157,6 +157,9 @@ type Publishing struct {
 	// Operations bounds those of the transaction that one generation is. 0 means as many as the store takes.
 	Operations int
 
+	// BinsFrom is from how many headers on their leaves lie in bins of the tree. 0 means 1,024.
+	BinsFrom int
+
 	// Web serves over HTTPS what verifiers of tokens need; see package web. Nil means
 	// that it does not.
 	Web net.Listener
@@ -380,7 +383,8 @@ func (cfg Config) withDefaults() Config {
 		cfg.knobs.maxListed = snapshot.MaxBans
 	}
 	if cfg.knobs.reads == nil {
-		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts, publication.ReadsPacked)
+		cfg.knobs.reads = append(manifest.LaterFields(), publication.ReadsParts, publication.ReadsPacked,
+			publication.ReadsBins)
 	}
 	if cfg.knobs.parse == nil {
 		cfg.knobs.parse = manifest.Parse

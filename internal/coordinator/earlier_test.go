@@ -3,8 +3,10 @@ package coordinator_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A field that a coordinator of an earlier release cannot read is refused by its name
@@ -219,14 +222,18 @@ func TestContentsThatWereStoredAnew(t *testing.T) {
 func TestHeadersAreTurned(t *testing.T) {
 	t.Parallel()
 	const crowd = 100 // more than two generations have room for
-	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, func(cfg *coordinator.Config) { cfg.Publishing.Operations = store.CutOps })
+	// In small generations, and in a tree that stays the same.
+	small := func(cfg *coordinator.Config) {
+		cfg.Publishing.Operations, cfg.Publishing.BinsFrom = store.CutOps, 2*crowd
+	}
+	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, small)
 	d.Alter = func(cfg *coordinator.Config) {
 		cfg.Earlier("0.1.0")
-		cfg.Publishing.Operations = store.CutOps
+		small(cfg)
 	}
 	other := d.Second(coordinatortest.PoolEntries)
 	defer other.Close()
-	d.Alter = func(cfg *coordinator.Config) { cfg.Publishing.Operations = store.CutOps }
+	d.Alter = small
 	for i := range crowd {
 		s := d.State()
 		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active, Entry: "pool"}
@@ -306,4 +313,108 @@ func TestHeadersAreTurned(t *testing.T) {
 func newClaim(t *testing.T) string {
 	t.Helper()
 	return proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey))
+}
+
+// The leaves of many headers lie in bins, but while a coordinator of an earlier release is heard, which knows them in the order
+// of their paths alone: then what is stored is what that release stores. Headers stay as they are. A kill anywhere on the way
+// leaves a publication that is whole.
+func TestBinsWaitForEarlierReleases(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.Tenants(t)
+	d.Alter = func(cfg *coordinator.Config) {
+		cfg.Earlier("0.1.0", publication.ReadsParts, publication.ReadsPacked)
+	}
+	other := d.Second(coordinatortest.TenantEntries)
+	defer other.Close()
+	d.Alter = nil
+	b, killed := publication.NewPublisher(), errors.New("killed")
+	announce := func(stopped bool) {
+		t.Helper()
+		if err := other.Parts().Announcement.Announce(t.Context(), stopped); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := func() (state map[string]any, headers map[string]store.Revision) {
+		t.Helper()
+		headers = make(map[string]store.Revision)
+		for _, key := range d.Store.Keys(publication.PackedPrefix) {
+			headers[key] = d.Store.Version(key)
+		}
+		e, err := d.Store.Get(t.Context(), publication.StateKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := d.State().Records.Open(e.Key, e.Value)
+		if err == nil {
+			err = json.Unmarshal(raw, &state)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state, headers
+	}
+	var before map[string]store.Revision
+	inBins := func(when string, want, same bool) {
+		t.Helper()
+		p := coordinatortest.MustPublish(d, b)
+		coordinatortest.WantWholeAt(d, t, p)
+		state, headers := stored()
+		var leaves []snapshot.Digest
+		for _, h := range p.Headers() {
+			leaves = append(leaves, h.Leaf)
+		}
+		plain := snapshot.NewTree(leaves).Root() == snapshot.Digest(p.Tree.Root())
+		if _, got := state["bins"]; got != want || plain == want || state["root"] != snapshot.Digest(p.Tree.Root()).String() {
+			t.Errorf("%s, and leaves lie in bins: %v; in the order of paths: %v", when, got, plain)
+		}
+		if same && !maps.Equal(headers, before) {
+			t.Errorf("%s, and headers were written", when)
+		}
+		before = headers
+		if _, err := other.Parts().Publication.Publish(t.Context(), other.Parts().Head.State(), publication.NewPublisher()); err != nil {
+			t.Fatal(err)
+		}
+		again, err := other.Parts().Publication.Load(t.Context(), other.Parts().Head.State())
+		if err != nil || !again.Serves() || again.Tree.Root() != p.Tree.Root() || other.Parts().Publication.View().Tree.Root() != p.Tree.Root() {
+			t.Errorf("%s, and another coordinator has something else (%v)", when, err)
+		}
+	}
+	kills := func() {
+		t.Helper()
+		for _, at := range []string{"publish.before-commit", "publish.after-commit"} {
+			d.Faults.Fail(at, killed)
+			if err := coordinatortest.PublishAll(d, d.C, b); !errors.Is(err, killed) {
+				t.Fatal(err)
+			}
+			d.Faults.Disarm(at)
+			if p, err := other.Parts().Publication.Load(t.Context(), other.Parts().Head.State()); err != nil || !p.Serves() {
+				t.Errorf("killed at %s, and what is left is broken (%v)", at, err)
+			}
+			d.Restart()
+			coordinatortest.FollowMembers(d, d.C)
+			b = publication.NewPublisher()
+		}
+	}
+	number := 0
+	somethingNew := func() {
+		t.Helper()
+		number++
+		coordinatortest.MustPut(d, fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", number))
+	}
+	inBins("it was never heard", true, false)
+	announce(false)
+	kills()
+	inBins("it is heard", false, true)
+	somethingNew()
+	inBins("it is heard, and something is new", false, false)
+	announce(true)
+	inBins("it stopped", false, true) // as it is, until there is a generation
+	d.Advance(publication.Renew)
+	kills()
+	inBins("it stopped, and the record was renewed", true, true)
+	announce(false)
+	inBins("it is back", false, true)
+	d.Advance(peer.SilentAfter)
+	somethingNew()
+	inBins("it is silent", true, false)
 }

@@ -74,7 +74,9 @@ func (c *Config) ParseBy(parse func([]byte) (*manifest.Manifest, error)) { c.kno
 func (c *Config) LimitPeers(n int) { c.knobs.maxAsking = n }
 
 // Earlier plays a release that reads no later field of a manifest.
-func (c *Config) Earlier(release string) { c.Release, c.knobs.reads = release, []string{} }
+func (c *Config) Earlier(release string, reads ...string) {
+	c.Release, c.knobs.reads = release, append([]string{}, reads...)
+}
 
 // SetNow exchanges the clock of what the coordinator itself does.
 func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }

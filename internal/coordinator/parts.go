@@ -308,6 +308,7 @@ func (c *Coordinator) wire(o own) error {
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,
 		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
 		Outside: o.outside, PublishDir: cfg.Publishing.Dir, Operations: cfg.Publishing.Operations,
+		BinsFrom: cfg.Publishing.BinsFrom,
 	})
 	r.Workloads = admission.NewWorkloads(admission.WorkloadsConfig{Head: r.Head, Bundle: r.Bundle, Publication: r.Publication,
 		Asking: asking(cfg.Rates.perPoller(), "what workloads are given"), Log: c.log, Now: c.now})

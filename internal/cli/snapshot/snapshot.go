@@ -504,7 +504,7 @@ func (r *Reading) show(p *term.Page, parts []section, problem string, now time.T
 	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+humanize.Relative(h.ExpiresAt, now))
 	if x := r.claims.Record; x != nil {
 		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch,
-			humanize.Plural(int(min(x.TreeSize, internalsnapshot.MaxVersion)), "header", "headers")))
+			humanize.Plural(int(min(x.TreeSize, internalsnapshot.MaxVersion)), "leaf", "leaves")))
 		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+humanize.Relative(x.FreshUntil, now))
 	}
 	for _, s := range r.signatures() {

@@ -183,6 +183,8 @@ func (d *Desk) Another(dir string) (*coordinator.Coordinator, error) {
 		Machine: coordinator.Machine{Now: d.Clock, Elapsed: d.elapsed, FS: d.Disk.FS()},
 		Faults:  d.Faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: coordinator.Rates{PerMember: 1e6, MemberBurst: 1e6},
+		// Fleets of a desk are small, and what is decided about the trees of large ones is tested on it too.
+		Publishing: coordinator.Publishing{BinsFrom: 8},
 	}
 	if d.Alter != nil {
 		d.Alter(&cfg)

@@ -7,6 +7,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -20,9 +21,12 @@ const TenantEntries = `  - {name: acme, kind: data, match: ["token:acme"], roles
 
 // Tenants returns a desk with a member of each entry, named as it, and a config of
 // both organizations.
-func Tenants(t *testing.T) *Desk {
+func Tenants(t *testing.T) *Desk { return TenantsWith(t, nil) }
+
+// TenantsWith is [Tenants], with a config that alter changes.
+func TenantsWith(t *testing.T, alter func(*coordinator.Config)) *Desk {
 	t.Helper()
-	d := ReadyDesk(t, TenantEntries)
+	d := ReadyDeskWith(t, TenantEntries, alter)
 	for _, entry := range []string{"acme", "globex", "edge", "both"} {
 		JoinedAs(d, entry, entry)
 	}

@@ -151,10 +151,11 @@ func TestRestored(t *testing.T) {
 		"it cannot be told which was dropped": {have: of(a1, b1, c1), stored: of(a1), signed: of(a1, c1), fails: true},
 	} {
 		contents := map[string]*stored{hashOf(content): {raw: content}}
-		have := newView(record.Versioned[Record]{Version: 1, Value: Record{Generation: 1}}, tt.have, contents)
-		want := newView(record.Versioned[Record]{}, tt.signed, contents)
+		bins := len(name) % 2 // a tree with bins, and one without; and the one before is another one
+		have := newView(record.Versioned[Record]{Version: 1, Value: Record{Generation: 1, Bins: 1 - bins}}, tt.have, contents)
+		want := newView(record.Versioned[Record]{Value: Record{Bins: bins}}, tt.signed, contents)
 		x := &stock{headers: tt.stored, contents: make(map[string]*stored), state: record.Versioned[Record]{Version: 9, Value: Record{
-			Generation: 2, Since: tt.since, Root: snapshot.Digest(want.Tree.Root()).String(), Record: []byte("{}")}}}
+			Generation: 2, Since: tt.since, Root: snapshot.Digest(want.Tree.Root()).String(), Record: []byte("{}"), Bins: bins}}}
 		for _, key := range tt.refused {
 			x.bad = append(x.bad, authority.Suspect{What: key, Err: store.ErrForged})
 		}

@@ -172,13 +172,13 @@ func (x *stock) restored(s *authority.State, have *View, log []store.Change) *Vi
 				signed = append(signed, h)
 			}
 		}
-		slices.SortFunc(signed, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
-		tree := new(Tree).With(len(signed), nil, 0, func(i int) [32]byte { return signed[i].Leaf })
-		if snapshot.Digest(tree.Root()).String() != x.state.Value.Root ||
-			slices.ContainsFunc(signed, func(h *Published) bool { return g.contents[h.Header.Content] == nil }) {
+		slices.SortFunc(signed, comparePublished)
+		if slices.ContainsFunc(signed, func(h *Published) bool { return g.contents[h.Header.Content] == nil }) {
 			continue
 		}
-		return newView(x.state, signed, g.contents)
+		if p := newView(x.state, signed, g.contents); snapshot.Digest(p.Tree.Root()).String() == x.state.Value.Root {
+			return p
+		}
 	}
 	return nil
 }

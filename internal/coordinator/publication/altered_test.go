@@ -104,12 +104,13 @@ func attacks() []attack {
 func TestFollowerWithstandsTheStore(t *testing.T) {
 	t.Parallel()
 	silent := func(store.Change) store.Change { return store.Change{Revision: 1} }
-	for _, tt := range attacks() {
+	for at, tt := range attacks() {
 		for _, changed := range []bool{false, true} { // what is altered changed with the last generation
-			for _, log := range []string{"tells it", "is silent", "lies too"} {
+			for n, log := range []string{"tells it", "is silent", "lies too"} {
+				from := []int{1, 1024}[(at+n)%2] // a tree with bins, and one without
 				t.Run(fmt.Sprintf("%s/changed %v/the log %s", tt.what, changed, log), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						d, b := coordinatortest.Tenants(t), publication.NewPublisher()
+						d, b := coordinatortest.TenantsWith(t, binsFrom(from)), publication.NewPublisher()
 						a := coordinatortest.ReaderOf(coordinatortest.JoinedAs(d, "acme", "a-1"))
 						other := d.Second(coordinatortest.TenantEntries)
 						defer other.Close()

@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// headers are those of a publication, sorted by path: the leaves of its tree, in this order. They lie in
+// headers are those of a publication, sorted by path: without bins the leaves of its tree, in this order. They lie in
 // pages, and are immutable: what a step makes of them shares with them all pages that it did not touch.
 type headers struct {
 	pages []page // none is empty

@@ -114,13 +114,16 @@ func (c *Publication) writeMirror(ctx context.Context, s *authority.State) error
 		Headers: make([]mirror.Header, p.Len()),
 		Content: func(hash snapshot.Digest) []byte { return p.Content(hash.String()) },
 	}
+	if len(p.bins.lists) > 0 {
+		out.Leaves, out.Hole = p.Tree.Size(), snapshot.Digest(hole)
+	}
 	for i, h := range p.Headers() {
 		content, err := snapshot.ParseDigest(h.Header.Content)
 		if err != nil {
 			return errors.New("the header " + h.String() + " names no content")
 		}
 		out.Headers[i] = mirror.Header{Path: h.String(), Scope: h.Scope, Subject: h.Header.Subject,
-			Bytes: h.Header.Header, Leaf: h.Leaf, Content: content}
+			Bytes: h.Header.Header, Leaf: h.Leaf, Index: p.LeafOf(i), Content: content}
 	}
 	wrote, err := c.mirrors.writer.Write(ctx, out)
 	if err != nil {

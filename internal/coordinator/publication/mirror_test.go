@@ -23,8 +23,14 @@ import (
 // content.
 func TestPublishDir(t *testing.T) {
 	t.Parallel()
+	for tree, from := range map[string]int{"in the order of paths": 0, "in bins": 1} {
+		t.Run(tree, func(t *testing.T) { testPublishDir(t, from) })
+	}
+}
+
+func testPublishDir(t *testing.T, binsFrom int) {
 	dir := filepath.Join(t.TempDir(), "pub")
-	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir = dir })
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Publishing.Dir, c.Publishing.BinsFrom = dir, binsFrom })
 	joined := f.Member("db-1")
 	id := joined.ID
 	state := f.State()
@@ -75,6 +81,9 @@ func TestPublishDir(t *testing.T) {
 	v, err := snapshot.Verify(signed, trust, snapshot.Marks{}, f.Clock())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if holes := tree.Record().TreeSize >= 64; holes != (binsFrom > 0) {
+		t.Errorf("a tree of %d leaves", tree.Record().TreeSize)
 	}
 	if r, ok := v.NodeRuntime(); !ok || r.Entry != "pool" {
 		t.Errorf("runtime %+v", r)

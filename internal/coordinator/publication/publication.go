@@ -16,6 +16,8 @@
 // release is running, which cannot read that: then contents are kept whole, and headers are not packed. What is stored
 // in the other form is turned, once: whole contents where they change, headers where generations have room for them.
 //
+// While no such coordinator is running, the leaves of many headers lie in bins, as publication/state says: bins.go.
+//
 // A content that no header names is an orphan, as is a header at any other key: the leader deletes it,
 // and makes again what a subject lacks.
 //
@@ -68,6 +70,9 @@ const ReadsParts = "publication.parts"
 // ReadsPacked is the same, so that headers are packed.
 const ReadsPacked = "publication.packed"
 
+// ReadsBins is the same, so that the leaves of many headers lie in bins.
+const ReadsBins = "publication.bins"
+
 // Limits and times of publications.
 const (
 	// publishedBytes bounds the contents that are written for one generation: from there on no
@@ -113,6 +118,7 @@ type Config struct {
 	Outside    durable.FS
 	PublishDir string // "": nothing is written for mirrors
 	Operations int    // of the transaction of a generation, at most; 0: what the store takes
+	BinsFrom   int    // from how many headers on their leaves lie in bins; 0: [binsFrom]
 }
 
 // Publication compiles and signs what each member is told (I11, I12).

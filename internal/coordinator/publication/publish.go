@@ -270,7 +270,10 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	if err != nil {
 		return false, err
 	}
-	divides, packs := c.read(all, ReadsParts), c.read(all, ReadsPacked)
+	divides, packs, from := c.read(all, ReadsParts), c.read(all, ReadsPacked), 0
+	if c.read(all, ReadsBins) {
+		from = cmp.Or(c.cfg.BinsFrom, binsFrom)
+	}
 	if !p.State.Exists() || b.races.late {
 		// Its version numbers the first generation, and after another one nothing comes late.
 		ch := s.Records.NewChange(s.HeadVersion)
@@ -292,7 +295,8 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	c.compile(ctx, s, b, p, next.Addresses(), w, uint64(p.State.Version), now)
 
 	vouched := p.State.Value
-	due := w.changes() || p.Broken || coordinators || p.divided > 0 && !divides || p.packed > 0 && !packs
+	due := w.changes() || p.Broken || coordinators || p.divided > 0 && !divides || p.packed > 0 && !packs ||
+		len(p.bins.lists) > 0 && from == 0
 	if p.Len() > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
@@ -305,9 +309,10 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		return w.more, c.sweep(ctx, s, leads, b, p, w.more)
 	}
 	w.turn(p)
-	after, changes := p.with(w.put, w.drop, w.contents, divides)
+	after, changes := p.with(w.put, w.drop, w.contents, divides, from)
 	after.State.Value = next
 	after.State.Value.Record, after.State.Value.Signatures = nil, nil
+	after.State.Value.Bins = len(after.bins.lists)
 	if p.Broken {
 		after.State.Value.Since = uint64(p.State.Version)
 	}

@@ -42,6 +42,17 @@ type Record struct {
 	// enrolment key, as one entry may admit several: what a header says must not depend
 	// on which replica compiles it.
 	Coordinators map[string][]string `json:"coordinators"`
+
+	// Bins is how many bins the leaves of the tree lie in; 0: they are in the order of the headers' paths.
+	Bins int `json:"bins,omitempty"`
+}
+
+// binsOf returns how many bins there are for n headers.
+func (r Record) binsOf(n int) int {
+	if n == 0 || !isBins(r.Bins) {
+		return 0 // of what no leader writes, the root is another
+	}
+	return r.Bins
 }
 
 // Addresses returns the addresses of all coordinators, by key.
@@ -152,7 +163,7 @@ func groupPath(scope snapshot.Scope, group string) HeaderPath {
 	return HeaderPath{Scope: scope, Group: group}
 }
 
-// compareHeaders is the order of headers in the tree.
+// compareHeaders is the order of headers: that of the leaves of a tree without bins.
 func compareHeaders(a, b HeaderPath) int {
 	return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Group, b.Group), cmp.Compare(a.member, b.member))
 }

@@ -143,7 +143,7 @@ func (p *View) after(s *authority.State, written map[string]store.Entry) *View {
 			return nil
 		}
 	}
-	next, _ := p.step(put, drop, func(hash string) *stored { return contents[hash] })
+	next, _ := p.step(put, drop, state.Value.binsOf, func(hash string) *stored { return contents[hash] })
 	next.State = state
 	if len(state.Value.Record)+next.Len() > 0 && snapshot.Digest(next.Tree.Root()).String() != state.Value.Root {
 		return nil

@@ -31,11 +31,23 @@ func follow(d *coordinatortest.Desk, t *testing.T, c *coordinator.Coordinator) (
 	return c.Parts().Publication.View(), d.Store.ReadSince()
 }
 
+// binsFrom has leaves lie in bins from a number of headers on.
+func binsFrom(n int) func(*coordinator.Config) {
+	return func(cfg *coordinator.Config) { cfg.Publishing.BinsFrom = n }
+}
+
 // followed returns a desk with tenants, whose coordinator published once by b, and another coordinator that has read it
 // and does not lead. Who calls it closes that one, within its bubble.
 func followed(t *testing.T) (d *coordinatortest.Desk, b *publication.Publisher, other *coordinator.Coordinator) {
 	t.Helper()
-	d, b = coordinatortest.Tenants(t), publication.NewPublisher()
+	return followedWith(t, nil)
+}
+
+// followedWith is followed, with a config that alter changes.
+func followedWith(t *testing.T, alter func(*coordinator.Config)) (d *coordinatortest.Desk, b *publication.Publisher,
+	other *coordinator.Coordinator) {
+	t.Helper()
+	d, b = coordinatortest.TenantsWith(t, alter), publication.NewPublisher()
 	other = d.Second(coordinatortest.TenantEntries)
 	coordinatortest.MustPublish(d, b)
 	follow(d, t, other)
@@ -75,7 +87,8 @@ func wantAsStored(d *coordinatortest.Desk, t *testing.T, p *publication.View) {
 func TestSinceIsAsStored(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(testlane.Seed(t), 1))
-	d, b, other := followed(t)
+	const middle = 32 // headers, of which there are more at times, and fewer than half at others
+	d, b, other := followedWith(t, binsFrom(middle))
 	defer other.Close()
 	name := func() string { return fmt.Sprintf("n-%d", random.IntN(30)) }
 	changes := []func(){
@@ -336,4 +349,48 @@ func TestSilentLogIsWaitedForOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// While a fleet grows and shrinks, a coordinator that does not lead follows from the order of paths to bins, to more and to fewer
+// bins and back by what was written, and has what is stored each time.
+func TestBinsAreFollowed(t *testing.T) {
+	t.Parallel()
+	d, b, other := followedWith(t, binsFrom(100))
+	defer other.Close()
+	was := d.Record(identity.Data, "both").Value
+	var seen []int
+	step := func(from, to int, change func(*record.Change, string)) {
+		t.Helper()
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
+		for i := from; i < to; i++ {
+			change(ch, fmt.Sprintf("n-%03d", i))
+		}
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		coordinatortest.FollowMembers(d, d.C)
+		coordinatortest.MustPublish(d, b)
+		p, read := follow(d, t, other)
+		wantAsStored(d, t, p)
+		if all := len(d.Store.Keys(publication.Prefix)); read == 0 || read >= all {
+			t.Errorf("with %d bins it reads %d records of %d", p.State.Value.Bins, read, all)
+		}
+		if n := len(seen); n == 0 || seen[n-1] != p.State.Value.Bins {
+			seen = append(seen, p.State.Value.Bins)
+		}
+	}
+	const most, batch = 160, 8
+	for i := 0; i < most; i += batch {
+		step(i, i+batch, func(ch *record.Change, name string) {
+			r := was
+			r.Name, r.Incarnation = name, coordinatortest.KeyNumber(i)
+			ch.Put(record.MemberKey(identity.Data, name), 0, r)
+		})
+	}
+	for i := most; i > 0; i -= batch {
+		step(i-batch, i, func(ch *record.Change, name string) { ch.Drop(record.MemberKey(identity.Data, name)) })
+	}
+	if want := []int{0, 4, 8, 2, 0}; !slices.Equal(seen, want) {
+		t.Errorf("there are %v bins in turn, want %v", seen, want)
+	}
 }

@@ -26,8 +26,8 @@ func hashOf(raw []byte) string {
 // once, as it is where it is read: each header where it is found, with its leaf there in the plain tree.
 func wantView(t *rapid.T, got *View, list []*Published, contents map[string]*stored) {
 	t.Helper()
-	want := newView(record.Versioned[Record]{}, list, contents)
-	leaves := make([]snapshot.Digest, len(list))
+	want := newView(record.Versioned[Record]{Value: Record{Bins: len(got.bins.lists)}}, list, contents)
+	leaves := leavesOf(t, got)
 	at := 0
 	for i, h := range got.Headers() {
 		if i != at || i >= len(list) || h != list[i] || got.Header(i) != h {
@@ -36,7 +36,10 @@ func wantView(t *rapid.T, got *View, list []*Published, contents map[string]*sto
 		if j, ok := got.Find(h.HeaderPath); !ok || j != i {
 			t.Fatalf("header %d is found at %d: %v", i, j, ok)
 		}
-		leaves[i], at = h.Leaf, at+1
+		if got.LeafOf(i) != want.LeafOf(i) {
+			t.Fatalf("header %d is leaf %d, and %d where all are placed at once", i, got.LeafOf(i), want.LeafOf(i))
+		}
+		at++
 	}
 	if got.Len() != len(list) || at != len(list) {
 		t.Fatalf("%d headers, and %d in pages, of %d", got.Len(), at, len(list))
@@ -115,7 +118,11 @@ func TestSteps(t *testing.T) {
 				}
 			}
 			var changes step
-			at, changes = before.with(slices.Collect(maps.Values(put)), drop, contents, divides)
+			from := rapid.SampledFrom([]int{0, 1, 20, 20}).Draw(t, "bins from")
+			at, changes = before.with(slices.Collect(maps.Values(put)), drop, contents, divides, from)
+			if n := len(headers); len(at.bins.lists) != 0 && (from == 0 || n < from/2) || len(at.bins.lists) == 0 && n >= max(from, 1) && from > 0 {
+				t.Fatalf("%d bins for %d headers, from %d on", len(at.bins.lists), n, from)
+			}
 
 			used := make(map[string]bool)
 			for _, h := range headers {

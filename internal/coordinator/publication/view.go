@@ -27,8 +27,9 @@ import (
 // that the step did not touch, so that a step costs what it changes, and not what there is.
 type View struct {
 	State record.Versioned[Record]
-	// Tree is over the headers, in their order.
+	// Tree is over the headers, where bins place them; in their order without bins.
 	Tree    *Tree
+	bins    bins
 	headers headers
 	// contents are those that headers name, by their hash.
 	contents table[*stored]
@@ -112,13 +113,22 @@ func (p *View) Of(kind identity.Kind, name string) []int {
 	return out
 }
 
+// LeafOf returns which leaf of the tree header i is.
+func (p *View) LeafOf(i int) int {
+	if len(p.bins.lists) == 0 {
+		return i
+	}
+	return p.bins.find(p.Header(i).HeaderPath)
+}
+
 // Signed returns the envelope of header i.
 func (p *View) Signed(i int) (*snapshot.Signed, error) {
-	hashes, err := p.Tree.Proof(i)
+	leaf := p.LeafOf(i)
+	hashes, err := p.Tree.Proof(leaf)
 	if err != nil {
 		return nil, err
 	}
-	proof := snapshot.Proof{Index: uint64(i), Hashes: make([]snapshot.Digest, len(hashes))}
+	proof := snapshot.Proof{Index: uint64(leaf), Hashes: make([]snapshot.Digest, len(hashes))}
 	for i, h := range hashes {
 		proof.Hashes[i] = h
 	}
@@ -210,10 +220,16 @@ type step struct {
 }
 
 // with returns p after a commit that put some headers and dropped others, and what that means for
-// contents, which has new ones. Those are divided if divides says so; if it does not, none is any more.
+// contents, which has new ones. Those are divided if divides says so; if it does not, none is any more. There are bins from
+// so many headers on; 0: there are none.
 func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[string][]byte,
-	divides bool) (*View, step) {
-	next, changes := p.step(put, drop, func(hash string) *stored {
+	divides bool, from int) (*View, step) {
+	next, changes := p.step(put, drop, func(n int) int {
+		if from == 0 {
+			return 0
+		}
+		return binsFor(len(p.bins.lists), n, from)
+	}, func(hash string) *stored {
 		if contents[hash] == nil {
 			return nil
 		}
@@ -240,9 +256,10 @@ func (p *View) with(put []*Published, drop map[HeaderPath]bool, contents map[str
 	return next, changes
 }
 
-// step returns p after a commit that put some headers and dropped others, where fresh tells how a content is stored
-// that p does not have; nil: it is not.
-func (p *View) step(put []*Published, drop map[HeaderPath]bool, fresh func(hash string) *stored) (*View, step) {
+// step returns p after a commit that put some headers and dropped others, where binsOf tells how many bins there are for so
+// many headers, and fresh how a content is stored that p does not have; nil: it is not.
+func (p *View) step(put []*Published, drop map[HeaderPath]bool, binsOf func(n int) int,
+	fresh func(hash string) *stored) (*View, step) {
 	next := &View{contents: p.contents, packed: p.packed, divided: p.divided, parts: p.parts, groups: p.groups,
 		messages: new(sync.Map)}
 	uses := make(map[string]int) // more than before, or less, by hash
@@ -277,8 +294,26 @@ func (p *View) step(put []*Published, drop map[HeaderPath]bool, fresh func(hash 
 	var changed []int
 	var from int
 	next.headers, changed, from = p.headers.with(edits)
-	next.Tree = p.Tree.With(next.headers.n, changed, from, next.headers.leaves())
+	switch n := binsOf(next.headers.n); {
+	case n != len(p.bins.lists):
+		next.plant(p.Tree, n)
+	case n == 0:
+		next.Tree = p.Tree.With(next.headers.n, changed, from, next.headers.leaves())
+	default:
+		next.bins, changed, from = p.bins.with(edits)
+		next.Tree = p.Tree.With(next.bins.size(), changed, from, next.bins.leaf)
+	}
 	return next, changes
+}
+
+// plant makes the tree of all headers anew, in n bins; 0: in their order. It takes from another tree what is the same.
+func (p *View) plant(was *Tree, n int) {
+	if n == 0 {
+		p.Tree = was.With(p.headers.n, nil, 0, p.headers.leaves())
+		return
+	}
+	p.bins = newBins(n, p.headers)
+	p.Tree = was.With(p.bins.size(), nil, 0, p.bins.leaf)
 }
 
 // store has p keep a content, or leave it out if nothing uses it. One that was not kept is as fresh tells.
@@ -345,7 +380,7 @@ func newView(state record.Versioned[Record], list []*Published, contents map[str
 		p.contents = p.contents.with(hash, c)
 	}
 	p.headers, _, _ = p.headers.with(edits)
-	p.Tree = new(Tree).With(p.headers.n, nil, 0, p.headers.leaves())
+	p.plant(new(Tree), state.Value.binsOf(p.headers.n))
 	return p
 }
 
@@ -430,7 +465,7 @@ func (c *Publication) load(ctx context.Context, s *authority.State) (*stock, err
 // view returns the publication that x has.
 func (x *stock) view() *View {
 	headers, orphans, broken := slices.Clone(x.headers), slices.Clone(x.orphans), x.unsigned
-	slices.SortFunc(headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	slices.SortFunc(headers, comparePublished)
 	headers = slices.DeleteFunc(headers, func(h *Published) bool {
 		lost := x.contents[h.Header.Content] == nil || h.Header.ConfigVersion < x.state.Value.Since
 		if lost {

@@ -60,6 +60,10 @@ func TestWhatIsWritten(t *testing.T) {
 			if 5*f.bytes > 6*first[c.name] {
 				t.Errorf("%s, %d members: %d bytes, and %d with fewer members", c.name, n, f.bytes, first[c.name])
 			}
+			// In bins of 64 leaves, who comes hashes what is above its bin, and a fleet of another size as much.
+			if hashed := f.d.C.Parts().Publication.View().Tree.Hashed(); hashed > 100 {
+				t.Errorf("%s, %d members: %d nodes of the tree are hashed", c.name, n, hashed)
+			}
 			// The state it reads first, to see that it is another one.
 			if p, read := follow(f.d, t, other); read != c.records+2 || p.State.Version != f.d.C.Parts().Publication.View().State.Version {
 				t.Errorf("%s, %d members: another coordinator reads %d records", c.name, n, read)
