@@ -539,7 +539,7 @@ func TestHelp(t *testing.T) {
 		}
 		onlyOurs(t, b, page)
 	}
-	if resp, body := b.ask("help/FE-X999", nil); resp.StatusCode != http.StatusNotFound || !strings.Contains(body, "There is no code of this name") {
+	if resp, body := b.ask("help/FE-9999", nil); resp.StatusCode != http.StatusNotFound || !strings.Contains(body, "There is no code of this name") {
 		t.Errorf("a code that does not exist: %s", resp.Status)
 	}
 }
