@@ -31,6 +31,9 @@ export FEALTY_SEED=$seed RAPID_SEED=$seed
 tools/postgres.sh || echo "test: going on without PostgreSQL; its tests will fail" >&2
 tools/etcd.sh || echo "test: going on without an etcd server; its tests will fail" >&2
 tools/store.sh || echo "test: going on without fealty-store; tests of embedded stores will fail" >&2
+if [ "$lane" = nightly ]; then
+  tools/chromium.sh || echo "test: going on without Chromium; its tests will fail" >&2
+fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch" ${files:+"$files"}' EXIT

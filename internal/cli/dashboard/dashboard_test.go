@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,12 @@ type browser struct {
 // serve serves a dashboard of the coordinator behind a socket until the test ends.
 func serve(t testing.TB, socket string, alter func(*dashboard.Config)) *browser {
 	t.Helper()
+	return serveIn(context.Background(), t, socket, alter)
+}
+
+// serveIn is serve, until ctx ends.
+func serveIn(ctx context.Context, t testing.TB, socket string, alter func(*dashboard.Config)) *browser {
+	t.Helper()
 	line, err := client.Dial(socket, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +60,7 @@ func serve(t testing.TB, socket string, alter func(*dashboard.Config)) *browser 
 	if alter != nil {
 		alter(&cfg)
 	}
-	ctx, end := context.WithCancel(context.Background())
+	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := dashboard.Serve(ctx, cfg); err != context.Canceled {
@@ -109,8 +116,11 @@ func words(t testing.TB, page string) string {
 	}
 	var b strings.Builder
 	for n := range doc.Descendants() {
-		if n.Type == html.TextNode {
+		switch {
+		case n.Type == html.TextNode:
 			b.WriteString(n.Data)
+		case slices.Contains([]string{"td", "th", "dt", "dd", "li", "p", "h1", "h2", "h3", "option", "label", "section", "pre"}, n.Data):
+			b.WriteByte(' ') // it begins on a line or in a cell of its own
 		}
 	}
 	return strings.Join(strings.Fields(b.String()), " ")
@@ -194,6 +204,9 @@ func TestWhoMayRead(t *testing.T) {
 			}
 			if c.status != http.StatusOK && (strings.Contains(body, "prod.example") || strings.Contains(body, secret)) {
 				t.Errorf("a refusal tells %s", body)
+			}
+			if c.status == http.StatusNotFound && name != "no such page" && !strings.HasPrefix(body, "there is no such page") {
+				t.Errorf("it is looked for among the pages: %s", body)
 			}
 			for name, want := range map[string]string{
 				"Content-Security-Policy": "default-src 'none';", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
@@ -379,7 +392,8 @@ func TestTextsOfTheFleetStayText(t *testing.T) {
 	onlyOurs(t, b, page)
 }
 
-// onlyOurs fails the test if a page has a script, an address or a handler that is not the dashboard's own.
+// onlyOurs fails the test if a page has a script, an address or a handler that is not the dashboard's own, or lacks what
+// somebody needs who hears it: one heading, names of tables and of what is to be filled in.
 func onlyOurs(t testing.TB, b *browser, page string) {
 	t.Helper()
 	doc, err := html.Parse(strings.NewReader(page))
@@ -387,9 +401,29 @@ func onlyOurs(t testing.TB, b *browser, page string) {
 		t.Fatal(err)
 	}
 	base := "/" + strings.Split(b.url, "/")[3] + "/"
+	heads, ids := 0, map[string]bool{}
 	for n := range doc.Descendants() {
 		if n.Type != html.ElementNode {
 			continue
+		}
+		for _, a := range n.Attr {
+			if a.Key == "id" && ids[a.Val] {
+				t.Errorf("two elements have the id %s", a.Val)
+			} else if a.Key == "id" {
+				ids[a.Val] = true
+			}
+		}
+		switch n.Data {
+		case "h1":
+			heads++
+		case "table":
+			if n.FirstChild == nil || n.FirstChild.Data != "caption" {
+				t.Error("a table says not what it is of")
+			}
+		case "input", "select":
+			if n.Parent.Data != "label" {
+				t.Errorf("%s has no label", n.Data)
+			}
 		}
 		switch n.Data {
 		case "img", "iframe", "style", "object", "embed", "base":
@@ -409,6 +443,9 @@ func onlyOurs(t testing.TB, b *browser, page string) {
 				}
 			}
 		}
+	}
+	if heads != 1 {
+		t.Errorf("the page has %d headings of the first order", heads)
 	}
 }
 
@@ -502,7 +539,7 @@ func TestNoCoordinatorAnswers(t *testing.T) {
 	wait.Until(t, "it says that no coordinator answers, and shows what was known", func() bool {
 		page := b.page("")
 		got := words(t, page)
-		return strings.Contains(got, "No coordinator answers. What is shown is as it was") && strings.Contains(got, string(errcode.StoreUnreachable)) &&
+		return strings.Contains(got, "No coordinator answers. What is shown is as it was") && strings.Contains(got, "When it was last seen: Cluster") && strings.Contains(got, string(errcode.StoreUnreachable)) &&
 			strings.Contains(got, "Cluster prod.example") && strings.Contains(page, `class="verdict quiet"`)
 	})
 	mu.Lock()

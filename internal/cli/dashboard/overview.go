@@ -41,10 +41,10 @@ func (v *view) overview() page {
 
 // verdict says in one sentence how the fleet is.
 func (v *view) verdict(st *fealtyv1.GetStatusResponse) markup.Part {
-	look, shape := "ok", "●"
+	look, shape, when := "ok", "●", ""
 	switch {
 	case v.st.err != nil || v.st.late(v.source.now()):
-		look, shape = "quiet", "?"
+		look, shape, when = "quiet", "?", "When it was last seen: "
 	case summary.Health(st) == errcode.ExitUnhealthy:
 		look, shape = "bad", "✖"
 	case summary.Health(st) != errcode.ExitOK:
@@ -57,7 +57,7 @@ func (v *view) verdict(st *fealtyv1.GetStatusResponse) markup.Part {
 		}
 	}
 	return el("section", attr("id", "verdict"), class("verdict "+look), attr("data-live", ""),
-		el("h1", el("span", attr("aria-hidden", "true"), text(shape+" ")), text(summary.Sentence(st, v.now))),
+		el("h1", el("span", attr("aria-hidden", "true"), text(shape+" ")), text(when+summary.Sentence(st, v.now))),
 		el("p", text("As "+who+" saw it "), v.age(st.GetNow().AsTime()), text(".")))
 }
 
@@ -228,7 +228,7 @@ func (v *view) needSomebody(st *fealtyv1.GetStatusResponse) markup.Part {
 	}
 	body := parts{table("Members that need somebody, those first that can work alone for the shortest time", memberColumns, rows)}
 	if more := int(summary.Counted(st, v.now).GetNeedSomebody()) - len(rows); more > 0 {
-		body = append(body, el("p", v.commands(fmt.Sprintf("and %d more: fealty member list", more))))
+		body = append(body, el("p", v.commands(fmt.Sprintf("and %d more: fealty member list, or ", more)), el("a", attr("href", v.path("members")+"?sort=alone"), text("all members")), text(".")))
 	}
 	return section("need", "Members that need somebody", body...)
 }
@@ -237,9 +237,8 @@ var memberColumns = []string{"Member", "State", "Works alone", "Certificate ends
 
 func (v *view) memberRow(m *fealtyv1.Member) []markup.Part {
 	live := m.GetLive()
-	path := m.GetKind() + "/" + m.GetName()
 	current := summary.Current(live)
-	return []markup.Part{text(path), state(summary.Member(m, v.now)), text(summary.Alone(m, v.now)), v.ageOf(m.GetSvidNotAfter()),
+	return []markup.Part{v.member(m), state(summary.Member(m, v.now)), text(summary.Alone(m, v.now)), v.ageOf(m.GetSvidNotAfter()),
 		v.ageOf(live.GetLastReport()), el("span", class(tone(current.Paint)), text(current.Text)),
 		text(cmp.Or(m.GetReportedHost(), "-")), text(cmp.Or(live.GetRelease(), "-"))}
 }

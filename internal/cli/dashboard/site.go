@@ -53,9 +53,10 @@ const (
 	requestTimeout = 10 * time.Second
 	answerTimeout  = 30 * time.Second
 	idleTimeout    = time.Minute
-	maxRendering   = 32      // pages that are made at once
-	maxPageBytes   = 2 << 20 // of one page
-	maxQueryBytes  = 4 << 10 // of what is searched for
+	maxRendering   = 32       // pages that are made at once
+	maxPageBytes   = 2 << 20  // of one page
+	maxTextBytes   = 16 << 10 // of one text that is shown, such as a record of config
+	maxQueryBytes  = 4 << 10  // of what is searched for
 )
 
 //go:embed assets/style.css
@@ -175,6 +176,13 @@ func (s *site) route() {
 	file("live.js", "text/javascript; charset=utf-8", script)
 	s.pages.HandleFunc("GET "+s.base+"events", s.events)
 	s.pages.HandleFunc("GET "+s.base+"{$}", s.show((*view).overview))
+	for path, make := range map[string]func(*view) page{
+		"members": (*view).membersPage, "members/{kind}/{name}": (*view).memberPage, "config": (*view).configPage,
+		"control": (*view).controlPage, "history": (*view).historyPage, "actuation": (*view).actuationPage,
+		"incidents": (*view).incidentsPage, "audit": (*view).auditPage,
+	} {
+		s.pages.HandleFunc("GET "+s.base+path, s.show(make))
+	}
 	s.pages.HandleFunc("GET "+s.base+"help/{code}", s.show((*view).help))
 }
 

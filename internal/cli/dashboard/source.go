@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -20,12 +21,14 @@ import (
 
 // Bounds of what is asked and kept.
 const (
-	fresh       = time.Second     // an answer this old is shown without asking again
-	patience    = 2 * time.Second // a page waits for an answer this long, and then shows what there is
-	pollEvery   = 500 * time.Millisecond
-	auditKept   = 500
-	auditWindow = 24 * time.Hour
-	reconnect   = time.Second
+	membersFresh = 5 * time.Second // a list of all members, which is large, is shown that long
+	mostMembers  = 100_000
+	fresh        = time.Second     // an answer this old is shown without asking again
+	patience     = 2 * time.Second // a page waits for an answer this long, and then shows what there is
+	pollEvery    = 500 * time.Millisecond
+	auditKept    = 500
+	auditWindow  = 24 * time.Hour
+	reconnect    = time.Second
 )
 
 // seen is what was answered last, and whether that is what there is.
@@ -94,16 +97,53 @@ type source struct {
 	life     context.Context // of [Serve]: what was asked goes on when the page that asked is gone
 	asks     sync.WaitGroup
 
-	status kept[*fealtyv1.GetStatusResponse]
+	status  kept[*fealtyv1.GetStatusResponse]
+	members kept[allMembers]
 
 	mu       sync.Mutex
 	audit    []*fealtyv1.AuditEntry // the newest, oldest first; guarded by mu
 	auditErr error                  // why nothing is heard of the audit log; guarded by mu
+	reigns   []reign                // who was seen to lead, the newest last; guarded by mu
+}
+
+// allMembers are the members of a fleet.
+type allMembers struct {
+	list    []*fealtyv1.Member
+	knownAt *timestamppb.Timestamp // set: the store is out of reach, and they are as they were then
+	altered []string
+	more    bool // there are more than are kept
 }
 
 func (s *source) getStatus(ctx context.Context, patience time.Duration) seen[*fealtyv1.GetStatusResponse] {
 	return s.status.get(ctx, s, min(fresh, patience), patience, func(ctx context.Context) (*fealtyv1.GetStatusResponse, error) {
-		return client.NeedSomebody(ctx, s.services.Status)
+		st, err := client.NeedSomebody(ctx, s.services.Status)
+		if err == nil {
+			s.mu.Lock()
+			s.reigns = note(s.reigns, st)
+			s.mu.Unlock()
+		}
+		return st, err
+	})
+}
+
+func (s *source) getMembers(ctx context.Context, patience time.Duration) seen[allMembers] {
+	return s.members.get(ctx, s, membersFresh, patience, func(ctx context.Context) (all allMembers, err error) {
+		for token := ""; ; {
+			resp, err := s.services.Members.ListMembers(ctx, &fealtyv1.ListMembersRequest{PageSize: 1000, PageToken: token})
+			if err != nil {
+				return allMembers{}, err
+			}
+			all.list = append(all.list, resp.GetMembers()...)
+			all.altered = append(all.altered, resp.GetAltered()...)
+			all.knownAt = cmp.Or(all.knownAt, resp.GetKnownAt())
+			if token = resp.GetNextPageToken(); token == "" || len(resp.GetMembers()) == 0 {
+				return all, nil
+			}
+			if len(all.list) >= mostMembers {
+				all.more = true
+				return all, nil
+			}
+		}
 	})
 }
 

@@ -56,6 +56,14 @@ func (v *view) path(names ...string) string {
 	return v.base + strings.Join(names, "/")
 }
 
+// member leads to the page of a member.
+func (v *view) member(m *fealtyv1.Member) markup.Part {
+	return el("a", attr("href", v.path("members", m.GetKind(), m.GetName())), text(m.GetKind()+"/"+m.GetName()))
+}
+
+// queryOf is the query with one value.
+func queryOf(name, value string) string { return url.Values{name: {value}}.Encode() }
+
 // age shows how long ago a time was, or in how long it is, and the time itself to who points at it. The script counts on.
 func (v *view) age(at time.Time) markup.Part {
 	if at.IsZero() || at.Unix() == 0 {
@@ -152,7 +160,8 @@ func table(caption string, columns []string, rows [][]markup.Part) markup.Part {
 
 // places are the pages of the navigation.
 var places = []struct{ path, name string }{
-	{"", "Overview"},
+	{"", "Overview"}, {"members", "Members"}, {"config", "Config"}, {"control", "Control plane"}, {"history", "History"},
+	{"actuation", "Actuation"}, {"incidents", "Incidents"}, {"audit", "Audit"},
 }
 
 // frame is the document around a page.

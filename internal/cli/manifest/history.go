@@ -27,7 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/errcode"
 	"github.com/fealty-io/fealty/internal/errcode/render"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/manifest"
 	"github.com/fealty-io/fealty/internal/platform/humanize"
 )
 
@@ -92,7 +91,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 				return VerifyHistory(c, resp, want)
 			}
 			return c.Ask(cfg, func(s *client.Services) error {
-				resp, err := WholeHistory(ctx, s)
+				resp, err := client.WholeHistory(ctx, s)
 				if err != nil {
 					return err
 				}
@@ -176,7 +175,7 @@ func VerifyHistory(c *program.CLI, resp *fealtyv1.GetHistoryResponse, want ident
 	if err != nil || !ok {
 		return refused(err, "", "its transaction key is not an Ed25519 key")
 	}
-	v, err := history.Verify(HistoryOf(resp), key)
+	v, err := history.Verify(client.HistoryOf(resp), key)
 	if e, ok := errors.AsType[*history.VerifyError](err); ok {
 		return refused(err, command.Itoa(int64(e.Index)), "rule "+e.Rule+": "+e.Detail)
 	}
@@ -271,42 +270,4 @@ func checked(v *history.Verified, key, want identity.KeyID) program.Result {
 		}
 		return p.Table(t)
 	})
-}
-
-// WholeHistory asks for the history, page by page.
-func WholeHistory(ctx context.Context, s *client.Services) (*fealtyv1.GetHistoryResponse, error) {
-	var out *fealtyv1.GetHistoryResponse
-	from := uint64(0)
-	for {
-		resp, err := s.Manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{From: from})
-		if err != nil {
-			return nil, err
-		}
-		if out == nil {
-			out = resp
-		} else {
-			out.Transitions = append(out.Transitions, resp.GetTransitions()...)
-			out.Manifests = append(out.Manifests, resp.GetManifests()...)
-			out.Head, out.TransactionKey = resp.GetHead(), resp.GetTransactionKey()
-		}
-		last := resp.GetTransitions()
-		head, err := history.DecodeRecord(resp.GetHead())
-		if err != nil || len(last) == 0 || sha256.Sum256(last[len(last)-1].GetRecord()) == head.Hash ||
-			last[len(last)-1].GetIndex() < from {
-			return out, nil // what is wrong with it shows when it is verified
-		}
-		from = last[len(last)-1].GetIndex() + 1
-	}
-}
-
-// HistoryOf returns what is signed of a history.
-func HistoryOf(resp *fealtyv1.GetHistoryResponse) *history.History {
-	h := &history.History{Head: resp.GetHead(), Manifests: make(map[manifest.Hash][]byte)}
-	for _, t := range resp.GetTransitions() {
-		h.Links = append(h.Links, t.GetRecord())
-	}
-	for _, m := range resp.GetManifests() {
-		h.Manifests[sha256.Sum256(m)] = m
-	}
-	return h
 }

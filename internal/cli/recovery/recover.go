@@ -598,14 +598,14 @@ func drill(ctx context.Context, c *program.CLI, cfg *settings.Values, in recover
 		resp, err = manifestpkg.ReadHistory(c, cfg, in.history.text)
 	} else {
 		err = c.Ask(cfg, func(s *client.Services) error {
-			resp, err = manifestpkg.WholeHistory(ctx, s)
+			resp, err = client.WholeHistory(ctx, s)
 			return err
 		})
 	}
 	if err != nil {
 		return err
 	}
-	h := manifestpkg.HistoryOf(resp)
+	h := client.HistoryOf(resp)
 	kept := marksIn(c, cfg, in.marks)
 	var head *recovery.Head
 	var found []drilled

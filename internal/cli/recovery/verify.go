@@ -180,11 +180,11 @@ func verifyAt(ctx context.Context, c *program.CLI, cfg *settings.Values, want re
 // verifyFull replays the whole history with its manifests, which a coordinator shows
 // after a login. It has to lead through what was found.
 func verifyFull(ctx context.Context, s *client.Services, found *recovery.Cluster) error {
-	resp, err := manifestpkg.WholeHistory(ctx, s)
+	resp, err := client.WholeHistory(ctx, s)
 	if err != nil {
 		return err
 	}
-	v, err := history.Verify(manifestpkg.HistoryOf(resp), found.History.TransactionKey())
+	v, err := history.Verify(client.HistoryOf(resp), found.History.TransactionKey())
 	if err == nil {
 		_, err = v.CheckMark(found.History.Mark())
 	}
