@@ -1,7 +1,7 @@
 # Needs Go; tests use the race detector where there is a C compiler.
 # A recipe longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test nightly chaos conformance-machines bench bench-compare fuzz lint generate release clean
+.PHONY: help build fealty run test nightly chaos conformance-machines bench bench-compare fuzz lint generate release clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
@@ -27,11 +27,13 @@ help:
 	@echo 'make release   what people install, in dist, from a clean checkout (VERSION=v0.4.1, MACHINES="linux/amd64" for some alone)'
 	@echo 'make clean     remove bin and dist'
 
-build:
-	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags='-s -w' -o bin/fealty ./cmd/fealty
+build: fealty
 	@tools/store.sh
 
-run: build
+fealty:
+	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -ldflags='-s -w' -o bin/fealty ./cmd/fealty
+
+run: fealty
 	./bin/fealty dev --data .fealty-dev
 
 test:
