@@ -123,14 +123,15 @@ func (s *Shard) Summary(now time.Time) Summary {
 	for tenant, at := range s.held {
 		out.Held[tenant] = lasts(at)
 	}
-	tenants := make(map[string]bool, len(s.demand))
+	tenants := make(map[string]struct{}, len(s.demand))
 	for tenant := range s.demand {
-		tenants[tenant] = true
+		tenants[tenant] = struct{}{}
 	}
 	for tenant := range s.tallies {
-		tenants[tenant] = tenants[tenant] // one of which nothing was taken
+		tenants[tenant] = struct{}{}
 	}
-	for tenant, known := range tenants {
+	for tenant := range tenants {
+		_, known := s.demand[tenant]
 		for _, n := range needsOf(tenant, s.demand[tenant], known, s.tallies[tenant], s.quotas) {
 			if at, lacks := s.lacking[scheduler.Quota{Tenant: n.Tenant, Profile: n.Profile}]; lacks {
 				n.ShortFor = lasts(at)
