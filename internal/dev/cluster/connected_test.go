@@ -40,7 +40,7 @@ func TestAwaitConnected(t *testing.T) {
 		}
 		said = nil
 		err := awaitConnected(t.Context(), say, come(time.Hour))
-		if err != nil || len(said) < 2 || !strings.HasPrefix(said[len(said)-1], "warning: not connected after 1m0s: node-c") {
+		if err != nil || len(said) < 2 || !strings.HasPrefix(said[len(said)-1], "warning: not connected after 2m0s: node-c") {
 			t.Errorf("one that never came: %v, %q", err, said)
 		}
 		broken := errors.New("no answer")
