@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -570,15 +571,25 @@ func (s *serve) watch(tenant string) fealtyv1.ShardService_WatchDemandClient {
 func TestWatch(t *testing.T) {
 	s := start(t, true)
 	w := s.watch("red")
-	next := func() *fealtyv1.WatchDemandResponse {
+	var last *fealtyv1.WatchDemandResponse
+	// next returns the next news of which this is true. What happens in between may be told in steps, and nothing is told twice.
+	next := func(wanted func(v *fealtyv1.WatchDemandResponse) bool) *fealtyv1.WatchDemandResponse {
 		t.Helper()
-		v, err := w.Recv()
-		if err != nil {
-			t.Fatal(err)
+		for {
+			v, err := w.Recv()
+			if err != nil {
+				t.Fatalf("%v, after %v", err, last)
+			}
+			if proto.Equal(v, last) {
+				t.Errorf("told twice: %v", v)
+			}
+			if last = v; wanted(v) {
+				return v
+			}
 		}
-		return v
 	}
-	if v := next(); v.GetShard() != "s1" || v.GetTerm() != 7 || v.GetKnown() || v.GetSession() || v.GetRun() != 0 || len(v.GetProfiles()) != 0 {
+	anything := func(*fealtyv1.WatchDemandResponse) bool { return true }
+	if v := next(anything); v.GetShard() != "s1" || v.GetTerm() != 7 || v.GetKnown() || v.GetSession() || v.GetRun() != 0 || len(v.GetProfiles()) != 0 {
 		t.Errorf("at first: %v", v)
 	}
 	s.desk.Cycle(nil) // nothing is new
@@ -591,7 +602,9 @@ func TestWatch(t *testing.T) {
 		s.desk.Quotas[scheduler.Quota{Tenant: "red", Profile: "big"}] = 0
 		s.desk.Quotas[scheduler.Quota{Tenant: "blue", Profile: "small"}] = 5
 	})
-	v := next()
+	v := next(func(v *fealtyv1.WatchDemandResponse) bool {
+		return len(v.GetProfiles()) > 0 && v.GetProfiles()[0].Quota != nil
+	})
 	if !v.GetKnown() || !v.GetSession() || v.GetHeld() || v.GetRun() != 1 || v.GetNumber() != 3 || len(v.GetRows()) != 2 ||
 		v.GetRows()[0].GetProfile() != "big" || v.GetRows()[0].GetCount() != 20 || v.GetRows()[0].GetPriority() != 5 {
 		t.Errorf("what counts: %v", v)
@@ -611,7 +624,7 @@ func TestWatch(t *testing.T) {
 	actions[0].Tenant = "blue"
 	now := time.Now()
 	s.desk.Cycle(func() { s.desk.Board.Due(actions, now) })
-	v = next()
+	v = next(func(v *fealtyv1.WatchDemandResponse) bool { return len(v.GetNotices()) > 0 })
 	if !v.GetHeld() || v.GetNumber() != 4 || len(v.GetRows()) != 2 {
 		t.Errorf("one that is held: %v", v)
 	}
@@ -620,7 +633,11 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%d notices and %d more", len(n), v.GetMoreNotices())
 	}
 	close(s.desk.Stop)
-	if _, err := w.Recv(); status.Code(err) != codes.Unavailable {
+	var err error
+	for err == nil {
+		_, err = w.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
 		t.Errorf("of one that was fenced: %v", err)
 	}
 }
